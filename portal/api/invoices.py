@@ -11,17 +11,32 @@ from rest_framework.response import Response
 
 from portal.api.describe import PAGING, call, query
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Empty
+from portal.api.fields import Body, Text
 from portal.api.filters import UsageFilters
 from portal.api.idempotency import once
-from portal.api.money import invoice_detail, month_of, period_detail, period_row, usage_row
+from portal.api.money import (
+    invoice_detail,
+    month_of,
+    period_detail,
+    period_row,
+    rehearsal_row,
+    usage_row,
+)
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
 from portal.api.representations import Row
-from portal.api.responses_money import InvoiceAnswer, InvoiceRow, PeriodAnswer, PeriodDetail, UsageAnswer
+from portal.api.responses_money import (
+    InvoiceAnswer,
+    InvoiceRow,
+    PeriodAnswer,
+    PeriodDetail,
+    RehearsalAnswer,
+    UsageAnswer,
+)
 from portal.api.teams import month_or_now
 from portal.api.wire import money
 from portal.billing.closing import close_period
 from portal.billing.models import BillingPeriod, Invoice, PeriodState, UsageRecord
+from portal.billing.rehearsal import MOST_SEEN, rehearse_close
 from portal.billing.selectors import InvoiceView, currency, invoice_view, line_usage
 from portal.common.clock import db_now
 from portal.common.errors import NotFound
@@ -146,20 +161,37 @@ class OnePeriod(Endpoint):
         return Response(period_detail(named(month), now=timezone.now()))
 
 
+class CloseBody(Body):
+    """What was seen, if the close is to refuse anything else."""
+
+    seen = Text(most=MOST_SEEN, allow_blank=True, default="", help_text="As the rehearsal said it.")
+
+
+class RehearsePeriod(Endpoint):
+    """What closing a month would produce."""
+
+    @call("Rehearse a close", answer=RehearsalAnswer, refusals=(404, 409), tag=TAG)
+    def get(self, request: Request, month: str) -> Response:
+        """Read the drafts of all that a close would produce, beside the month before; changes nothing. Finance."""
+        self.require_finance()
+        return Response(rehearsal_row(rehearse_close(named(month), now=timezone.now())))
+
+
 class ClosePeriod(Endpoint):
     """Close a month for good."""
 
-    @call("Close a month", body=Empty, answer=PeriodAnswer, refusals=(404, 409, 422), tag=TAG)
+    @call("Close a month", body=CloseBody, answer=PeriodAnswer, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, month: str) -> Response:
         """Close a month that is over: one invoice per team, then nothing in it changes. Finance.
 
-        Refused with `conflict` and every sentence of the month's checks that does not hold yet.
+        Refused with `conflict` and every sentence of the month's checks that does not hold yet, or what has changed
+        since the rehearsal that said `seen`.
         """
         self.require_finance()
-        self.take(Empty)
+        seen = self.take(CloseBody)["seen"]
         period = named(month)
-        close_period(period=period, actor=self.person, now=db_now())
+        close_period(period=period, actor=self.person, seen=seen, now=db_now())
         period.refresh_from_db()
         return Response(period_row(period))
 

@@ -6,9 +6,11 @@ from datetime import datetime
 
 from portal.api.representations import Row
 from portal.api.wire import instant, money
-from portal.billing.checklist import close_items
+from portal.billing.checklist import CloseItem, close_items
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
-from portal.billing.selectors import InvoiceView, LineView
+from portal.billing.rehearsal import Rehearsal
+from portal.billing.selectors import InvoiceView, LineView, currency
+from portal.web.invoices.rehearsal import difference_text
 
 
 def usage_row(record: UsageRecord) -> Row:
@@ -48,17 +50,52 @@ def period_row(period: BillingPeriod) -> Row:
 def period_detail(period: BillingPeriod, *, now: datetime) -> Row:
     """Return a month with what has to hold before it is closed."""
     items = [] if period.state == PeriodState.CLOSED else close_items(period, now=now)
-    return period_row(period) | {
-        "checks": [
+    return period_row(period) | {"checks": [_check_row(item) for item in items]}
+
+
+def _check_row(item: CloseItem) -> Row:
+    return {
+        "code": item.code,
+        "is_met": item.is_met,
+        "must": item.must,
+        "figure": item.figure,
+        "sentence": item.sentence,
+    }
+
+
+def rehearsal_row(rehearsal: Rehearsal) -> Row:
+    """Return a rehearsed close with its checks and the invoices that it would issue."""
+    unit = currency()
+    return {
+        "month": month_of(rehearsal.period),
+        "compared_with": month_of(rehearsal.before) if rehearsal.before else None,
+        "seen": rehearsal.seen,
+        "can_close": rehearsal.can_close,
+        "records": rehearsal.records,
+        "unmetered": rehearsal.unmetered,
+        "total": money(rehearsal.total_micro, unit),
+        "ledger": money(rehearsal.ledger_micro, unit),
+        "checks": [_check_row(item) for item in rehearsal.items],
+        "invoices": [
             {
-                "code": item.code,
-                "is_met": item.is_met,
-                "must": item.must,
-                "figure": item.figure,
-                "sentence": item.sentence,
+                "team": invoice.team.slug,
+                "lines": invoice.lines,
+                "share_milli_seconds": invoice.share_milli_seconds,
+                "amount": money(invoice.amount_micro, invoice.currency),
+                "notes": money(invoice.notes_micro, invoice.currency),
+                "before": money(invoice.before_micro, invoice.currency),
+                "differences": [
+                    {
+                        "kind": str(part.kind),
+                        "amount": money(part.amount_micro, invoice.currency),
+                        "share_milli_seconds": part.share_milli_seconds,
+                        "sentence": difference_text(part, invoice.currency),
+                    }
+                    for part in invoice.differences
+                ],
             }
-            for item in items
-        ]
+            for invoice in rehearsal.invoices
+        ],
     }
 
 

@@ -6,6 +6,7 @@ from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
 from portal.billing.models import NoteState, PeriodState
+from portal.billing.rehearsal import DifferenceKind
 
 
 class UsageAnswer(ResponseShape):
@@ -59,6 +60,42 @@ class PeriodDetail(PeriodAnswer):
     """A month with what has to hold before it is closed."""
 
     checks = CloseCheck(many=True)
+
+
+class DifferenceAnswer(ResponseShape):
+    """A part of the difference to the month before."""
+
+    kind = s.ChoiceField(DifferenceKind.choices)
+    amount = Money()
+    share_milli_seconds = s.IntegerField(help_text="More or less, of usage.")
+    sentence = s.CharField()
+
+
+class RehearsedInvoiceAnswer(ResponseShape):
+    """What a close would issue to a team; the differences add up to the amount less that of the month before."""
+
+    team = s.SlugField()
+    lines = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    amount = Money()
+    notes = Money(help_text="Of it, credit and debit notes.")
+    before = Money(allow_null=True)
+    differences = DifferenceAnswer(many=True)
+
+
+class RehearsalAnswer(ResponseShape):
+    """A close that was not carried out. Give `seen` to the close: it refuses if the month comes to anything else."""
+
+    month = s.CharField()
+    compared_with = s.CharField(allow_null=True)
+    seen = s.CharField()
+    can_close = s.BooleanField()
+    records = s.IntegerField(help_text="Usage records so far.")
+    unmetered = s.IntegerField(help_text="Records that the close would write first.")
+    total = Money(help_text="Of all invoices.")
+    ledger = Money(help_text="By usage and notes themselves.")
+    checks = CloseCheck(many=True)
+    invoices = RehearsedInvoiceAnswer(many=True)
 
 
 class InvoiceRow(ResponseShape):

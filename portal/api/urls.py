@@ -200,6 +200,7 @@ v1: list[URLPattern | URLResolver] = [
     path("notes/<str:uid>/withdraw/", notes.WithdrawNote.as_view(), name="withdraw-note"),
     path("periods/", invoices.Periods.as_view(), name="periods"),
     path("periods/<str:month>/", invoices.OnePeriod.as_view(), name="period"),
+    path("periods/<str:month>/rehearsal/", invoices.RehearsePeriod.as_view(), name="rehearsal"),
     path("periods/<str:month>/close/", invoices.ClosePeriod.as_view(), name="close-period"),
     path("tokens/", people.Tokens.as_view(), name="tokens"),
     path("tokens/<short_number:key>/", people.OneToken.as_view(), name="token"),

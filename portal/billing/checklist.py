@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.billing.metering import active_intervals, events_by_lease, pieces, rates_by_model
-from portal.billing.models import BillingPeriod, PeriodState, UsageTotal
+from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodState, UsageTotal
 from portal.billing.settled import settled_until
 from portal.common.errors import Conflict
 from portal.common.invariants import MONEY, broken
@@ -73,6 +73,8 @@ def close_items(period: BillingPeriod, *, now: datetime) -> list[CloseItem]:
         _metered(period, now),
         _sound(),
         _usage(period),
+        _crossing(period),
+        _undecided_notes(),
     ]
 
 
@@ -175,6 +177,28 @@ def _usage(period: BillingPeriod) -> CloseItem:
     count = UsageTotal.objects.filter(period=period).aggregate(n=Sum("records"))["n"] or 0
     text = ngettext("%(n)d usage record goes onto lines.", "%(n)d usage records go onto lines.", count)
     return CloseItem("usage", True, False, count, text % {"n": count})
+
+
+def _crossing(period: BillingPeriod) -> CloseItem:
+    rows = Lease.objects.filter(activated_at__lt=period.ends_at)
+    count = rows.filter(Q(ended_at=None) | Q(ended_at__gt=period.ends_at)).count()
+    text = ngettext(
+        "%(n)d lease runs across the month's end: what lies before it is billed in this month.",
+        "%(n)d leases run across the month's end: what lies before it is billed in this month.",
+        count,
+    )
+    return CloseItem("crossing", True, False, count, text % {"n": count})
+
+
+def _undecided_notes() -> CloseItem:
+    count = InvoiceNote.objects.filter(state=NoteState.PROPOSED).count()
+    text = ngettext(
+        "%(n)d note waits for a second person: decided after the close, it is billed in a later month.",
+        "%(n)d notes wait for a second person: decided after the close, they are billed in a later month.",
+        count,
+    )
+    met = _("No credit or debit note waits for a second person.")
+    return CloseItem("notes", not count, False, count, text % {"n": count} if count else met)
 
 
 def _named(

@@ -15,6 +15,7 @@ from portal.billing.metering import meter_all
 from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, InvoiceNote, PeriodState, UsageTotal
 from portal.billing.notes import draft_notes, line_of_note
 from portal.billing.periods import lock_books
+from portal.billing.rehearsal import require_seen
 from portal.billing.selectors import draft_lines
 from portal.common.errors import Conflict, PeriodClosed
 from portal.common.failpoints import failpoint
@@ -26,19 +27,22 @@ PATIENCE = (
 )
 
 
-def close_period(*, period: BillingPeriod, actor: User | None, now: datetime) -> list[Invoice]:
+def close_period(
+    *, period: BillingPeriod, actor: User | None, seen: str = "", now: datetime
+) -> list[Invoice]:
     """Meter, invoice and freeze a month that is over; all of it or nothing.
 
-    Raises Conflict with every must of ``close_items`` that is not met, PeriodClosed when it is closed already.
+    ``seen`` is what a rehearsal said that the month comes to, "" for whatever it does. Raises Conflict with every must
+    of ``close_items`` that is not met, and where it comes to something else; PeriodClosed when it is closed already.
     Waits for transactions that write events of leases, and keeps new ones waiting until it is through.
     """
     if period.state != PeriodState.CLOSED and period.ends_at <= now:
         meter_all(now=now)
-    return with_retries(lambda: _close(period.pk, actor, now))
+    return with_retries(lambda: _close(period.pk, actor, seen, now))
 
 
 @transaction.atomic
-def _close(period_id: int, actor: User | None, now: datetime) -> list[Invoice]:
+def _close(period_id: int, actor: User | None, seen: str, now: datetime) -> list[Invoice]:
     lock_books()
     period = BillingPeriod.objects.select_for_update().get(pk=period_id)
     if period.state == PeriodState.CLOSED:
@@ -53,6 +57,8 @@ def _close(period_id: int, actor: User | None, now: datetime) -> list[Invoice]:
             _("This month cannot be closed yet. %(why)s") % {"why": said},
             unmet=" ".join(item.code for item in unmet),
         )
+    if seen:
+        require_seen(period, seen)
     BillingPeriod.objects.filter(pk=period_id).update(state=PeriodState.CLOSING)
     drafts = _drafts(period)
     invoices = [_issue(draft, period, number, now) for number, draft in enumerate(drafts, start=1)]

@@ -13,7 +13,7 @@ from portal.billing.models import BillingPeriod
 from portal.billing.notes import note_sums
 from portal.billing.periods import month_bounds, period_of
 from portal.billing.selectors import open_pieces
-from portal.catalog.pricing import SHARE_HOUR, lowered
+from portal.catalog.pricing import SHARE_HOUR
 from portal.common.sql import fetch
 from portal.teams.models import Team
 
@@ -80,7 +80,7 @@ def month_days(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
     if team_ids and period.starts_at <= now:
         for lease, parts in open_pieces(team_ids, period, now=now):
             for part in parts:
-                price = lowered(part.stretch.rate.micro_per_hour, lease.price_milli) * lease.share_milli
+                price = part.price(lease) * lease.share_milli
                 for number, seconds in _seconds_by_day(
                     part.stretch.starts_at, part.stretch.ends_at, period.starts_at
                 ).items():

@@ -52,6 +52,10 @@ class Piece:
     stretch: RateInterval
     is_final: bool
 
+    def price(self, lease: Lease) -> int:
+        """Return what the lease pays of the hourly price of a whole device, in micro-units."""
+        return lowered(self.stretch.rate.micro_per_hour, lease.price_milli)
+
 
 def active_intervals(events: Iterable[LeaseEvent]) -> list[Interval]:
     """Return the active intervals that events in time order describe."""

@@ -269,6 +269,9 @@ def withdraw_note(*, note: InvoiceNote, actor: User, now: datetime) -> InvoiceNo
 def _landing(now: datetime) -> BillingPeriod:
     """Return the earliest open month, kept from closing until this transaction ends."""
     period_of(now)
+    closed = BillingPeriod.objects.filter(state=PeriodState.CLOSED).order_by("-starts_at").first()
+    if closed is not None and closed.ends_at <= now:
+        period_of(closed.ends_at)  # nothing may have been used in it yet
     rows = fetch(
         "SELECT id FROM billing_billingperiod WHERE state = %s ORDER BY starts_at LIMIT 1 FOR SHARE",
         [PeriodState.OPEN],

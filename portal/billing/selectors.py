@@ -106,14 +106,7 @@ def _pieces_of(
 def exact_cost(lease: Lease, parts: Iterable[Piece]) -> Fraction:
     """Return what pieces of a lease cost in micro-units, unrounded."""
     return sum(
-        (
-            exact_micro(
-                p.stretch.seconds * lease.share_milli,
-                lowered(p.stretch.rate.micro_per_hour, lease.price_milli),
-            )
-            for p in parts
-        ),
-        Fraction(0),
+        (exact_micro(p.stretch.seconds * lease.share_milli, p.price(lease)) for p in parts), Fraction(0)
     )
 
 

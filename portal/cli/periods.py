@@ -41,10 +41,47 @@ def show(month: Month, as_json: Json = False) -> None:
         output.table(("", "BEFORE CLOSING"), cells, empty="")
 
 
+@app.command("rehearse")
+@guarded
+def rehearse(month: Month, as_json: Json = False) -> None:
+    """Show what closing a billing period would produce, beside the month before; changes nothing. Finance."""
+    with api() as portal:
+        found = portal.get(f"periods/{_safe(month)}/rehearsal/")
+    if as_json:
+        output.out_json(found)
+        return
+    output.facts(
+        (
+            ("month", found["month"]),
+            ("total", formatting.money(found["total"])),
+            ("by usage and notes", formatting.money(found["ledger"])),
+            ("usage records", f"{found['records']} and {found['unmetered']} not metered yet"),
+            ("can be closed", "yes" if found["can_close"] else "no"),
+            ("seen", found["seen"]),
+        )
+    )
+    checks = [(_word(check["is_met"], check["must"]), check["sentence"]) for check in found["checks"]]
+    output.table(("", "BEFORE CLOSING"), checks, empty="")
+    cells = [
+        (
+            row["team"], row["lines"], formatting.money(row["before"]) if found["compared_with"] else "–",
+            formatting.money(row["amount"]), "; ".join(part["sentence"] for part in row["differences"]),
+        )
+        for row in found["invoices"]
+    ]  # fmt: skip
+    output.table(
+        ("TEAM", "LINES", found["compared_with"] or "BEFORE", found["month"], "BECAUSE OF"), cells,
+        empty="Nothing was used in this month.",
+    )  # fmt: skip
+
+
 @app.command("close")
 @guarded
 def close(
     month: Month,
+    seen: Annotated[
+        str, typer.Option("--seen", help="As “berth period rehearse” said it: refuse if it is anything else.")
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +89,7 @@ def close(
     if not yes:
         typer.confirm(f"Close {month} for good?", abort=True, err=True)
     with api() as portal:
-        found = portal.post(f"periods/{_safe(month)}/close/", {})
+        found = portal.post(f"periods/{_safe(month)}/close/", {"seen": seen})
     if as_json:
         output.out_json(found)
         return

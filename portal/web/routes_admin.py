@@ -71,6 +71,7 @@ urlpatterns = [
     path("finance/notes/<str:uid>/withdraw/", notes.withdraw, name="note_withdraw"),
     path("finance/months/", invoices_periods.page, name="periods"),
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
+    path("finance/months/<str:month>/rehearsal/", invoices_periods.rehearsal, name="rehearsal"),
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),
     path("finance/prices/", rates.page, name="rates"),
     path("finance/prices/<int:key>/withdraw/", rates.withdraw, name="rate_withdraw"),

@@ -277,6 +277,7 @@ ROUTES = (
     Route("GET", "usage/"),
     Route("GET", "periods/"),
     Route("GET", "periods/{last_month}/", "finance", None, 200, True),
+    Route("GET", "periods/{last_month}/rehearsal/", "finance", None, 200, True),
     Route("POST", "periods/{last_month}/close/", "finance", None, 200, True),
     Route("GET", "notes/"),
     Route("POST", "notes/", "finance", CREDIT, 201),

@@ -247,6 +247,12 @@ PAGES = (
     Page("note", "finance", first("/finance/notes/", r"/finance/notes/nte-[^/\"]+/"), "note"),
     Page("note-new", "finance", lambda visitor: visitor.link(_past(visitor), LINE) + "correct/", "note_new"),
     Page("months", "finance", "/finance/months/", "periods"),
+    Page(
+        "rehearsal",
+        "finance",
+        first("/finance/months/", r"/finance/months/[\d-]+/", "rehearsal/"),
+        "rehearsal",
+    ),
     Page("month", "finance", first("/finance/months/", r"/finance/months/[\d-]+/"), "period"),
     Page("prices", "finance", "/finance/prices/", "rates"),
     Page("nodes", "operator", "/operations/nodes/", "nodes"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -11,14 +11,17 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.billing.checklist import close_items, is_ready
 from portal.billing.closing import close_period
+from portal.billing.rehearsal import MOST_SEEN, rehearse_close
 from portal.billing.selectors import currency
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden
 from portal.teams.models import Role
 from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
+from portal.web.figures import money
 from portal.web.invoices.lists import board, month_rows
 from portal.web.invoices.months import all_months, is_closed, named
+from portal.web.invoices.rehearsal import rehearsal_rows
 
 
 def require_finance(request: HttpRequest) -> None:
@@ -57,15 +60,46 @@ def period(request: HttpRequest, month: str) -> HttpResponse:
     return render(request, "web/invoice_period.html", context)
 
 
+@require_safe
+def rehearsal(request: HttpRequest, month: str) -> HttpResponse:
+    """Show what closing a month would produce, beside the month before; changes nothing."""
+    require_finance(request)
+    now = timezone.now()
+    found = named(month)
+    if is_closed(found):
+        return redirect("web:period", month)
+    rehearsed = rehearse_close(found, now=now)
+    context = {
+        "period": found,
+        "month": month,
+        "checks": rehearsed.items,
+        "is_over": found.ends_at <= now,
+        "can_close": rehearsed.can_close,
+        "rehearsal": rehearsed,
+        "before": rehearsed.before,
+        "rows": rehearsal_rows(rehearsed),
+        "total": money(rehearsed.total_micro),
+        "ledger": money(rehearsed.ledger_micro),
+        "is_equal": rehearsed.total_micro == rehearsed.ledger_micro,
+        "total_before": money(sum(row.before_micro or 0 for row in rehearsed.invoices))
+        if rehearsed.before
+        else None,
+        "hidden": {"seen": rehearsed.seen},
+        "currency": currency(),
+    }
+    return render(request, "web/invoice_rehearsal.html", context)
+
+
 @require_POST
 def close(request: HttpRequest, month: str) -> HttpResponse:
     """Close a month: one invoice per team, then nothing in it changes any more."""
     require_finance(request)
     found = named(month)
     try:
-        issued = close_period(period=found, actor=person(request), now=db_now())
+        seen = request.POST.get("seen", "")[:MOST_SEEN]
+        issued = close_period(period=found, actor=person(request), seen=seen, now=db_now())
     except BerthError as error:
-        return refused(request, error, "web:period", month)
+        return refused(request, error, "web:rehearsal" if seen else "web:period", month)
     said = ngettext(
         "%(month)s is closed: %(n)d invoice issued.",
         "%(month)s is closed: %(n)d invoices issued.",
