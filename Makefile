@@ -92,7 +92,7 @@ mutants: $(PRIVATE_UV)
 	@$(DEV) python -m tools.mutants $(ARGS)
 
 # A hundred thousand hostile inputs, or BERTH_HOSTILE_INPUTS of them by BERTH_HOSTILE_SEED; `make test` throws a few. Then
-# every odd value in every field, of which `make test` tries a third, and a thousand random installations instead of 70.
+# every odd value in every field, of which `make test` tries a fifth, and a thousand random installations instead of 40.
 hostile: $(PRIVATE_UV)
 	@BERTH_HOSTILE_INPUTS=$${BERTH_HOSTILE_INPUTS:-100000} $(DEV) --group hostile pytest $(or $(ARGS),tests/hostile tests/api/test_nonsense.py tests/api/test_bad_input.py tests/web/test_nonsense.py tests/engine/test_no_ping_pong.py)
 

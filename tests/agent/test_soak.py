@@ -1,4 +1,4 @@
-"""Two hundred rounds of the soak, and proof that it sees: mistakes planted in the agent do not stay unseen.
+"""A hundred rounds of the soak, and proof that it sees: mistakes planted in the agent do not stay unseen.
 
 ``python -m nodeagent soak --rounds N`` plays as many as one likes.
 """
@@ -46,7 +46,7 @@ def _only_agents_die(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # Files with many tests begin first where tests are spread over processes, so many short tests keep no core waiting.
-@pytest.mark.parametrize("seed", range(101, 114))
+@pytest.mark.parametrize("seed", range(101, 108))
 @pytest.mark.parametrize(("host", "rounds"), [("nvml", 6), ("simulated", 10)])
 def test_agents_that_die_at_any_change_disturb_nobody_and_leave_nothing(
     host: str, rounds: int, seed: int

@@ -148,7 +148,7 @@ def lineage(rows: list[TeamQuota], team_id: int) -> list[int]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(teams(), st.lists(st.tuples(st.integers(0, 5), MILLI, st.booleans()), max_size=40))
 def test_sums_hold_at_every_step_of_random_grants_and_ends(
     rows: list[TeamQuota], steps: list[tuple[int, int, bool]]

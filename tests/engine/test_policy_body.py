@@ -197,7 +197,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_json_is_a_policy_or_says_what_is_wrong(value: Any) -> None:
     try:
         policy = policy_from(value)

@@ -26,7 +26,7 @@ HOSTS = ({}, {"rack": "x"}, {"cpu_milli": 5000, "memory_mib": 900}, {"cpu_milli"
 LEARNED = Demand(
     7, ((Form(1000, 0, 1000, 1, ""), 3), (Form(900, 0, 300, 1, ""), 5)), ((300, 300.0), (1000, 1000.0)), 400
 )
-few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """How much is thrown, by which seed, and what came of it.
 
-``make test`` throws a few thousand inputs with a fixed seed; ``make hostile`` a hundred thousand:
+``make test`` throws some thousand inputs with a fixed seed; ``make hostile`` a hundred thousand:
 ``BERTH_HOSTILE_INPUTS`` says how many in all, ``BERTH_HOSTILE_SEED`` with which seed. With ``BERTH_HOSTILE_REPORT``
 each surface adds one line of JSON to that file.
 """
@@ -18,18 +18,18 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-FEW = 2_000
+FEW = 1_000
 INPUTS = int(os.environ.get("BERTH_HOSTILE_INPUTS") or FEW)
 SEED = int(os.environ.get("BERTH_HOSTILE_SEED") or 1)
 IS_FEW = INPUTS <= FEW
 
 
 def some(values: Iterable[T], nth: int) -> list[T]:
-    """Every third of these values, beginning with another one for each ``nth`` field; all in ``make hostile``.
+    """Every fifth of these values, beginning with another one for each ``nth`` field; all in ``make hostile``.
 
-    So a field meets a third of them here, and each value a third of the fields.
+    So a field meets a fifth of them here, and each value a fifth of the fields.
     """
-    return list(values) if not IS_FEW else [v for at, v in enumerate(values) if (at + nth) % 3 == 0]
+    return list(values) if not IS_FEW else [v for at, v in enumerate(values) if (at + nth) % 5 == 0]
 
 
 class Surface:

@@ -94,16 +94,20 @@ def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*YARDSTICKS, *ORDERS}))
-def test_every_policy_serves_every_job_and_reports_the_same_twice(
-    capsys: pytest.CaptureFixture[str], begin: Path, name: str
-) -> None:
+def test_every_policy_serves_every_job(capsys: pytest.CaptureFixture[str], begin: Path, name: str) -> None:
+    found = replay(capsys, begin, FEW, policy=name)
+
+    assert found["jobs"] == BEGIN
+    assert found["max_wait_s"] > 0
+    assert found["mean_jct_s"] >= found["mean_wait_s"]
+    assert 0 < found["utilisation"] <= 1
+    assert found["max_wait_s"] >= found["p999_wait_s"] >= found["p99_wait_s"] >= found["p50_wait_s"]
+
+
+@pytest.mark.parametrize("name", ["default", "drf", "two_level"])
+def test_figures_are_the_same_twice(capsys: pytest.CaptureFixture[str], begin: Path, name: str) -> None:
     first, again = (replay(capsys, begin, FEW, policy=name) for _ in range(2))
 
-    assert first["jobs"] == BEGIN
-    assert first["max_wait_s"] > 0
-    assert first["mean_jct_s"] >= first["mean_wait_s"]
-    assert 0 < first["utilisation"] <= 1
-    assert first["max_wait_s"] >= first["p999_wait_s"] >= first["p99_wait_s"] >= first["p50_wait_s"]
     for figure in ("mean_wait_s", "mean_jct_s", "preemptions", "worst_team_slowdown", "max_wait_s"):
         assert first[figure] == again[figure]
 
