@@ -85,6 +85,7 @@ INSTALLED_APPS = [
     "portal.fleet",
     "portal.catalog",
     "portal.policies",
+    "portal.budgets",
     "portal.quotas",
     "portal.leases",
     "portal.jobs",
@@ -231,6 +232,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "calibrate": {"task": "scheduler.tasks.calibrate", "schedule": 60.0, "options": {"expires": 60}},
     "settle_usage": {"task": "scheduler.tasks.settle_usage", "schedule": 60.0, "options": {"expires": 60}},
+    "watch_budgets": {
+        "task": "scheduler.tasks.watch_budgets",
+        "schedule": 300.0,
+        "options": {"expires": 300},
+    },
     "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},
     "forget_logs": {"task": "scheduler.tasks.forget_logs", "schedule": 3600.0, "options": {"expires": 3600}},
     "forget_health": {
@@ -375,6 +381,8 @@ SPECTACULAR_SETTINGS = {
         "JobState": "portal.jobs.states.JobState",
         "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
+        "BudgetAction": "portal.budgets.models.BudgetAction",
+        "NoteKind": ["credit", "debit"],
         "NodeState": ["online", "stale", "offline", "never"],
     },
 }

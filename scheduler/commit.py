@@ -1,6 +1,6 @@
 """Turn a plan into rows: quota, lease, placements, one node revision; all of it or, per grant, none.
 
-Call inside the cycle's transaction. Lock order: requests granted now, quota rows, leases and
+Call inside the cycle's transaction. Lock order: requests granted now, budgets, quota rows, leases and
 placements (inserted), nodes last.
 """
 
@@ -15,13 +15,24 @@ from django.db import IntegrityError, connection, transaction
 from psycopg.types.range import Int8Range, TimestamptzRange
 
 from portal.audit.services import record
-from portal.common.errors import QuotaExceeded
+from portal.catalog import pricing
+from portal.common.errors import BudgetExceeded, QuotaExceeded
 from portal.common.rows import Rows
 from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
 from portal.fleet.sizes import own_names
 from portal.leases import shared_hosts
+from portal.leases.budget_gate import (
+    Expense,
+    admit,
+    hold_budgets,
+    is_limited,
+    judge,
+    refuse,
+    stopping,
+)
 from portal.leases.models import Lease, LeaseRequest, Placement
+from portal.leases.requests import expense_of
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.leases.transitions import announce, move_requests, note_events
 from portal.notifications.services import notify
@@ -80,7 +91,7 @@ def _together(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snap
     try:
         with transaction.atomic():
             return _store(pairs, version, now, snapshot)
-    except (IntegrityError, QuotaExceeded) as error:
+    except (IntegrityError, BudgetExceeded, QuotaExceeded) as error:
         log.info("the batch of %d was refused (%s); storing one by one", len(pairs), error)
         return _one_by_one(pairs, version, now, snapshot)
 
@@ -91,13 +102,14 @@ def _one_by_one(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Sn
         try:
             with transaction.atomic():
                 made += _store([pair], version, now, snapshot)
-        except (IntegrityError, QuotaExceeded) as error:
+        except (IntegrityError, BudgetExceeded, QuotaExceeded) as error:
             pair[1].state = RequestState.QUEUED
             log.info("grant of request %s refused: %s", pair[1].uid, error)
     return made
 
 
 def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    _check_budgets([request for _grant, request in pairs], now)
     quotas.reserve([(_team(r), grant.cost_milli) for grant, r in pairs if grant.starts_at is None])
     devices = {device.id: device for device in snapshot.devices}
     parts = [(grant, request, part) for grant, request in pairs for part in parts_of(grant, devices)]
@@ -149,20 +161,29 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     return leases
 
 
+def _check_budgets(requests: Sequence[LeaseRequest], now: datetime) -> None:
+    """Hold the budgets of these requests, or raise BudgetExceeded where one of them may not start any more."""
+    if hold_budgets(request.team for request in requests):
+        expenses = [expense_of(request, now=now) for request in requests]
+        for expense, reached in zip(expenses, judge(expenses, now=now, with_waiting=False), strict=True):
+            refuse(stopping(reached, expense.is_preemptible))
+
+
 def growth(found: Sequence[Grant], *, policy_version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
     """Store what elastic leases grow by, one more lease each; one whose base has ended meanwhile is left out.
 
-    Quota rows come first: whoever cleans a part of such a request holds them when it locks the request.
+    Quota rows come before requests: whoever cleans a part of such a request holds them when it locks the request.
     """
     made: list[Lease] = []
     if found:
         rows = LeaseRequest.objects.filter(pk__in=[grant.claim_id for grant in found])
+        hold_budgets(Team.objects.filter(pk__in=rows.values("team_id")))
         quotas.lock_lineages(rows.values_list("team_id", flat=True))
     for grant in found:
         try:
             with transaction.atomic():
                 made += _grow(grant, policy_version, now, snapshot)
-        except (IntegrityError, QuotaExceeded) as error:
+        except (IntegrityError, BudgetExceeded, QuotaExceeded) as error:
             log.info("growth of request %d refused: %s", grant.claim_id, error)
     if made:
         raise_revision([lease.node_id for lease in made])
@@ -183,6 +204,8 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
     if base is None or sum(ls.count for ls in live) >= rows[0].most_count:
         return []
     request, until = rows[0], min(base.not_after, now + timedelta(seconds=grant.duration_s))
+    if is_limited(request.team):
+        admit(_growth_expense(request, len(grant.slots), now, until), now=now, with_waiting=False)
     quotas.reserve([(_team(request), grant.cost_milli)])
     lease = Lease.objects.create(
         request=request,
@@ -212,6 +235,18 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
     made = Placement.objects.bulk_create([_placement(slot, lease, snapshot, names) for slot in grant.slots])
     shared_hosts.count_in([p.pk for p in made if p.host_id])
     return [lease]
+
+
+def _growth_expense(request: LeaseRequest, count: int, since: datetime, until: datetime) -> Expense:
+    """Return what more units of a request would cost; they are preemptible whatever it is."""
+    price = pricing.quote(
+        request.flavor,
+        count=count,
+        duration_s=max(1, int((until - since).total_seconds())),
+        starts_at=since,
+        price_milli=request.flavor.preemptible_milli,
+    )
+    return Expense(request.team, price.amount_micro, since, until, is_preemptible=True)
 
 
 def _team(request: LeaseRequest) -> Team:

@@ -24,7 +24,7 @@ from portal.leases.forecasting import SNAPSHOT_KEY
 from portal.leases.selectors import is_anybody_waiting
 from portal.policies import cycles
 from portal.policies.selectors import active_policy
-from scheduler import commit, snapshot
+from scheduler import budgets, commit, snapshot
 from scheduler.commit_preemptions import preemptions
 from scheduler.engine.codec import TableTexts, snapshot_to_json
 from scheduler.engine.model import Plan, PolicyRules, Snapshot, Wait
@@ -206,7 +206,7 @@ def _turn() -> Turn:
     watch.lap("lock")
     # 2. Read everything that the decision may look at.
     policy = active_policy()
-    seen = snapshot.take(now=now)
+    seen, kept_back = budgets.hold_back(snapshot.take(now=now), now=now)
     watch.lap("snapshot")
     # 3. Decide.
     room = _ROOM.of(seen, policy)
@@ -221,10 +221,11 @@ def _turn() -> Turn:
     commit.impossible(decided.waits, now=now)
     watch.lap("commit")
     # 5. Tell those who wait why.
-    _tell_waits([wait for wait in decided.waits if not wait.is_impossible])
+    _tell_waits([*(wait for wait in decided.waits if not wait.is_impossible), *kept_back])
     watch.lap("waits")
     failpoint("turn.before_commit")
-    return Turn(len(made), len(decided.waits), decided, policy, now, len(seen.queue), steps)
+    waiting = len(decided.waits) + len(kept_back)
+    return Turn(len(made), waiting, decided, policy, now, len(seen.queue) + len(kept_back), steps)
 
 
 def _tell_waits(found: Sequence[Wait]) -> None:

@@ -11,7 +11,7 @@ from django.db.models import F
 from portal.accounts import sessions, sign_in_attempts
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
-from portal.billing import metering
+from portal.billing import budgets, metering
 from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
@@ -116,6 +116,12 @@ def sweep_outbox() -> None:
 def meter() -> None:
     """Turn lease events into usage records."""
     metering.meter_all(now=db_now())
+
+
+@app.task
+def watch_budgets() -> None:
+    """Keep the forecasts of budgets, and tell people of thresholds that were reached."""
+    with_retries(lambda: budgets.watch_budgets(now=db_now()))
 
 
 @app.task

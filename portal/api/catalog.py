@@ -24,6 +24,7 @@ from portal.api.responses_requests import QuoteAnswer
 from portal.api.responses_setup import CurrencyAnswer, NamesAnswer
 from portal.api.wire import instant, money
 from portal.billing.selectors import currency
+from portal.budgets.words import reached_sentence
 from portal.catalog import pricing
 from portal.catalog.models import Flavor, Rate, RateCard
 from portal.catalog.services import (
@@ -41,8 +42,9 @@ from portal.catalog.standard import make_standard_flavors
 from portal.common.clock import db_now
 from portal.common.errors import Invalid, NotFound
 from portal.fleet.models import DeviceModel, Mode
+from portal.leases.budget_gate import asking_approval, stopping
 from portal.leases.forecasting import Offer, free_units, preview
-from portal.leases.requests import check_may_ask, check_possible, check_spec, quote_of
+from portal.leases.requests import budget_says, check_may_ask, check_possible, check_spec, quote_of
 from portal.leases.visible_reasons import all_as_seen
 
 TAG = "catalogue"
@@ -206,6 +208,9 @@ class QuoteEndpoint(Endpoint):
         check_possible(team, flavor, spec.count, spec.nodes)
         price = quote_of(flavor, spec, now=now)
         seen = preview(team=team, flavor=flavor, spec=spec, user_id=self.person.pk, now=now)
+        reached = budget_says(team, spec, price, now=now)
+        stop = stopping(reached, spec.is_preemptible)
+        rule = stop or asking_approval(reached)
         return Response(
             {
                 "team": team.slug,
@@ -221,6 +226,12 @@ class QuoteEndpoint(Endpoint):
                 "is_impossible": seen.is_impossible,
                 "reasons": [reason_row(reason) for reason in all_as_seen(self.rights, seen.reasons)],
                 "offers": [offer_row(offer) for offer in seen.offers],
+                "budget": rule
+                and {
+                    "action": rule.action,
+                    "is_refused": stop is not None,
+                    "sentence": reached_sentence(rule.figures()),
+                },
             }
         )
 

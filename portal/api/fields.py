@@ -16,8 +16,6 @@ from rest_framework.settings import api_settings
 
 from portal.api.wire import MICRO
 
-_PRICE = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?")
-
 
 class _Kept(threading.local):
     """The bodies of this thread by class: making one copies its fields, which costs more than reading a call."""
@@ -106,10 +104,11 @@ class PriceField(serializers.Field):  # type: ignore[type-arg]
     default_error_messages = {
         "invalid": _("Write the price as a text like “2.50”, with at most six decimals.")
     }
+    pattern = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?")
 
     def to_internal_value(self, data: Any) -> int:
         """Return micro-units, or fail for anything that is not a decimal string."""
-        if not isinstance(data, str) or not _PRICE.fullmatch(data):
+        if not isinstance(data, str) or not self.pattern.fullmatch(data):
             self.fail("invalid")
         whole, _dot, rest = data.partition(".")
         return int(whole) * MICRO + int(rest.ljust(6, "0"))
@@ -117,6 +116,16 @@ class PriceField(serializers.Field):  # type: ignore[type-arg]
     def to_representation(self, value: Any) -> Any:
         """Return the value as it is: answers are shaped elsewhere."""
         return value
+
+
+@extend_schema_field({"type": "string", "pattern": r"^\d{1,11}(\.\d{1,6})?$", "examples": ["12000.00"]})
+class AmountField(PriceField):
+    """An amount as a decimal string, larger than a price may be; its value is whole micro-units."""
+
+    default_error_messages = {
+        "invalid": _("Write the amount as a text like “12000.00”, with at most six decimals.")
+    }
+    pattern = re.compile(r"[0-9]{1,11}(\.[0-9]{1,6})?")
 
 
 @extend_schema_field(OpenApiTypes.DATETIME)

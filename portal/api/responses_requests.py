@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
+from portal.budgets.models import BudgetAction
 from portal.leases.requests import LOAD_PATTERNS, PRIORITIES
 from portal.leases.states import Opening, RequestState, WorkloadKind
 
@@ -35,6 +36,14 @@ class OfferAnswer(ResponseShape):
     price = Money()
 
 
+class BudgetRule(ResponseShape):
+    """What a budget would say to a request that is sent now."""
+
+    action = s.ChoiceField(BudgetAction.choices)
+    is_refused = s.BooleanField()
+    sentence = s.CharField()
+
+
 class QuoteAnswer(ResponseShape):
     """What a request would cost and when it would start. Null is unknown."""
 
@@ -51,6 +60,7 @@ class QuoteAnswer(ResponseShape):
     is_impossible = s.BooleanField()
     reasons = ReasonAnswer(many=True)
     offers = OfferAnswer(many=True)
+    budget = BudgetRule(allow_null=True, help_text="Null: no budget stands in the way.")
 
 
 class RequestAnswer(ResponseShape):

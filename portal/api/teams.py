@@ -36,6 +36,7 @@ from portal.audit.organisation import (
 )
 from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency, period_of, team_spend
+from portal.budgets.services import monthly_amounts
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.zones import LONGEST_NAME
 from portal.leases.models import Lease, LeaseRequest
@@ -185,7 +186,7 @@ class OneTeam(Endpoint):
                 },
                 "spend": money(spent[team.pk], unit),
                 "spend_with_below": money(sum(spent.values()), unit),
-                "monthly_budget": money(team.monthly_budget_micro, unit),
+                "monthly_budget": money(monthly_amounts([team.pk], now).get(team.pk), unit),
                 "live_leases": Lease.objects.filter(team=team, state__in=LIVE_LEASES).count(),
                 "waiting_requests": LeaseRequest.objects.filter(team=team, state=RequestState.QUEUED).count(),
                 "children": list(team.children.values_list("slug", flat=True)),

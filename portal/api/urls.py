@@ -10,6 +10,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from portal.api import (
     accounting,
     availability,
+    budgets,
     calendar,
     catalog,
     contact_points,
@@ -61,6 +62,8 @@ v1: list[URLPattern | URLResolver] = [
     path("teams/<str:slug>/members/<str:username>/<str:role>/", teams.OneMember.as_view(), name="member"),
     path("teams/<str:slug>/images/", images.TeamImages.as_view(), name="team-images"),
     path("teams/<str:slug>/quota/", teams.OneQuota.as_view(), name="quota"),
+    path("teams/<str:slug>/budgets/", budgets.Budgets.as_view(), name="budgets"),
+    path("teams/<str:slug>/budgets/<short_number:key>/", budgets.OneBudget.as_view(), name="budget"),
     path("teams/<str:slug>/priority/", quotas.PriorityGrants.as_view(), name="priority-grants"),
     path(
         "teams/<str:slug>/priority/<short_number:key>/revoke/",

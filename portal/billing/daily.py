@@ -13,6 +13,7 @@ from portal.billing.models import BillingPeriod
 from portal.billing.notes import note_sums
 from portal.billing.periods import month_bounds, period_of
 from portal.billing.selectors import open_pieces
+from portal.budgets.services import monthly_amounts
 from portal.catalog.pricing import SHARE_HOUR
 from portal.common.sql import fetch
 from portal.teams.models import Team
@@ -158,19 +159,21 @@ def month_so_far(team: Team, below: Sequence[Team], *, now: datetime) -> MonthSo
         full.pop(0)
     left = (period.ends_at - now) / DAY
     end = month_end(full, spent=days.spent, left=left)
-    return MonthSoFar(period, days, before, end, _budget_of(team, below, days.by_team), now)
+    return MonthSoFar(period, days, before, end, _budget_of(team, below, days.by_team, now=now), now)
 
 
-def _budget_of(team: Team, below: Sequence[Team], spent: dict[int, list[int]]) -> int | None:
-    """Return a team's monthly budget, else the sum of those directly below it.
+def _budget_of(
+    team: Team, below: Sequence[Team], spent: dict[int, list[int]], *, now: datetime
+) -> int | None:
+    """Return a team's budget of the month, else the sum of those directly below it.
 
     None where nobody has one, and where the team itself or one below it without a budget spends: that sum is less
     than what its spend may come to.
     """
-    if team.monthly_budget_micro is not None:
-        return team.monthly_budget_micro
-    children = [one for one in below if one.parent_id == team.pk]
-    budgets = {one.pk: one.monthly_budget_micro for one in children if one.monthly_budget_micro}
+    children = [one.pk for one in below if one.parent_id == team.pk]
+    budgets = monthly_amounts([team.pk, *children], now)
+    if team.pk in budgets:
+        return budgets[team.pk]
     spends = [one for one in below if any(spent[one.pk])]
     is_whole = all(any(pk in budgets for pk in one.lineage) for one in spends)
     return sum(budgets.values()) if budgets and is_whole else None

@@ -15,6 +15,7 @@ from portal.cli import (
     apps,
     artifacts,
     availability,
+    budgets,
     calendar,
     config,
     contacts,
@@ -220,6 +221,7 @@ health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")
 app.add_typer(fair_share.app, name="team")
 app.add_typer(policies.app, name="policy")
+app.add_typer(budgets.app, name="budget")
 app.add_typer(quotas.quota, name="quota")
 app.add_typer(quotas.cohort, name="cohort")
 app.add_typer(quotas.priority, name="priority")

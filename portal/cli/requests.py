@@ -210,6 +210,7 @@ def quote(
                 f"{formatting.money(found['price'])} ({formatting.price(found['price_per_hour'])} an hour)",
             ),
             ("start", "never" if found["is_impossible"] else starts),
+            *((("budget", found["budget"]["sentence"]),) if found["budget"] else ()),
             *(("because", reason["sentence"]) for reason in found["reasons"]),
             *(
                 (

@@ -74,6 +74,15 @@ class QuotaExceeded(BerthError):
     next_step = _("Ask for less, wait for a lease to end, or ask a team admin for more quota.")
 
 
+class BudgetExceeded(BerthError):
+    """A budget of the team, or of a team above it, does not allow this any more."""
+
+    code = "budget_exceeded"
+    status = 409
+    title = _("The budget does not allow this")
+    next_step = _("Ask for less, or ask finance or an admin of a team above to change the budget.")
+
+
 class Impossible(BerthError):
     """No device of this installation could ever serve the request."""
 

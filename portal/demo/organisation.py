@@ -11,6 +11,8 @@ from psycopg.types.range import TimestamptzRange
 from nodeagent.protocol.boards import device_facts
 from portal.accounts.models import User
 from portal.billing.periods import month_bounds
+from portal.budgets.models import BudgetAction, BudgetThreshold, SpendBasis, TeamBudget
+from portal.budgets.periods import month_start
 from portal.catalog.models import Flavor, Rate, RateCard
 from portal.catalog.services import share_of
 from portal.fleet.models import Device, DeviceModel, HealthEvent, Layout, Node
@@ -117,13 +119,29 @@ def make_teams(now: datetime) -> dict[str, Team]:
         team = create_team(
             name=spec.name, slug=spec.slug, parent=parent, now=now, cost_centre=spec.cost_centre
         )
-        team.monthly_budget_micro = spec.budget * 100 * CENT if spec.budget else None
         hours = spec.approval_gpu_hours
         team.approval_above_gpu_seconds = hours * 3600 if hours else None
-        team.save(update_fields=["monthly_budget_micro", "approval_above_gpu_seconds"])
+        team.save(update_fields=["approval_above_gpu_seconds"])
+        if spec.budget:
+            _make_budget(team, spec.budget * 100 * CENT, now)
         Quota.objects.create(team=team, guaranteed_milli=spec.guaranteed, ceiling_milli=spec.ceiling)
         found[spec.slug] = team
     return found
+
+
+def _make_budget(team: Team, amount_micro: int, now: datetime) -> None:
+    """Give a team so much a month from now on: word at 80 % and once the forecast is above it, an end at 150 %."""
+    budget = TeamBudget.objects.create(
+        team=team, amount_micro=amount_micro, starts_on=month_start(now), created_at=now
+    )
+    BudgetThreshold.objects.bulk_create(
+        BudgetThreshold(budget=budget, percent=percent, action=action, basis=basis)
+        for percent, action, basis in (
+            (80, BudgetAction.NOTIFY, SpendBasis.ACTUAL),
+            (100, BudgetAction.NOTIFY, SpendBasis.FORECAST),
+            (150, BudgetAction.BLOCK, SpendBasis.ACTUAL),
+        )
+    )
 
 
 def make_people(teams: dict[str, Team], now: datetime) -> dict[str, User]:

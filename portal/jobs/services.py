@@ -18,7 +18,15 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.catalog.models import Flavor
 from portal.common import outbox
-from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound, TooManyWaiting
+from portal.common.errors import (
+    BerthError,
+    BudgetExceeded,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooManyWaiting,
+)
 from portal.common.live import EVENTS, publish_on_commit
 from portal.common.sealing import JOBS, seal
 from portal.jobs.images import check_image
@@ -92,7 +100,12 @@ def submit_job(*, team: Team, actor: User, rights: Rights, spec: JobSpec, now: d
         if not is_due:  # what cannot be had at all is said now, not when the other job is through
             _check(jobs[0], rights, now)
         for job in jobs[: at_once if is_due else 0]:
-            ask_for(job, rights=rights, now=now)
+            try:
+                ask_for(job, rights=rights, now=now)
+            except BudgetExceeded:
+                if job is jobs[0]:
+                    raise
+                break  # the rest of an array waits for the budget, as it does for room in the queue
     return jobs
 
 
@@ -218,7 +231,8 @@ def feed_jobs(*, now: datetime) -> int:
             room[job.array.pk] = left - 1
         try:
             asked += ask_for(job, rights=Rights(job.user), now=now)
-        except TooManyWaiting:
+        except (BudgetExceeded, TooManyWaiting):
+            # It goes on waiting: for room in the queue, or for the budget of the next month.
             continue
         except BerthError as no:
             end_unbegun(job, why="refused", word=_sentence(no), now=now)

@@ -3,7 +3,7 @@
 What a lease takes is judged as a whole: the time it has, and what is added. Above the team's threshold an extension
 waits for an approver, as a request of that size would, and takes effect when it is approved, if it still can.
 
-Lock order everywhere: quota rows, leases by id, nodes by id last; an extension comes after its leases.
+Lock order everywhere: budgets, quota rows, leases by id, nodes by id last; an extension comes after its leases.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.audit.services import record
+from portal.catalog import pricing
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sql import execute, in_sql
 from portal.fleet.services import raise_revision
 from portal.leases import gangs
+from portal.leases.budget_gate import Expense, ReachedThreshold, admit, hold_budgets, is_limited
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseExtension
 from portal.leases.next_blocks import NextBlock, block_sentence, next_blocks
@@ -35,7 +37,7 @@ from portal.teams.selectors import Rights
 
 @transaction.atomic
 def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> LeaseExtension | None:
-    """Give an active lease more time, or raise Invalid or Conflict saying why not.
+    """Give an active lease more time, or raise Invalid, Conflict or BudgetExceeded saying why not.
 
     Returns None when it runs longer now, and the extension when somebody must approve it first.
     The whole time may not pass the flavor's longest, and nothing may come behind it on its slots: no booking,
@@ -51,7 +53,8 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
             _("An extension of this lease waits for approval already. Withdraw it to ask for another one.")
         )
     _check(together, locked, extra_s, now)
-    if not _needs_approval(locked, extra_s):
+    asks = _check_budgets(together, locked, extra_s, now)
+    if not _needs_approval(locked, extra_s) and asks is None:
         _extend(together, locked, extra_s, now)
         record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
         return None
@@ -69,6 +72,7 @@ def lock_together(lease: Lease) -> list[Lease]:
 
     To be called within the transaction that goes on to extend or decide.
     """
+    hold_budgets([lease.team])
     return lock_leases(gangs.gang_ids(lease))
 
 
@@ -112,6 +116,24 @@ def _check(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime
         raise Conflict(_cannot_extend(locked, block), latest_end=max(block.at, locked.not_after).isoformat())
 
 
+def _check_budgets(
+    together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime
+) -> ReachedThreshold | None:
+    """Return the threshold from which on more time needs an approval; raises BudgetExceeded where there is none."""
+    if not is_limited(locked.team):
+        return None
+    until = locked.not_after + timedelta(seconds=extra_s)
+    price = pricing.quote(
+        locked.flavor,
+        count=sum(one.count for one in together if not one.is_extra),
+        duration_s=extra_s,
+        starts_at=locked.not_after,
+        price_milli=locked.price_milli,
+    )
+    expense = Expense(locked.team, price.amount_micro, locked.not_after, until, locked.is_preemptible)
+    return admit(expense, now=now)
+
+
 def _extend(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime) -> None:
     until = locked.not_after + timedelta(seconds=extra_s)
     ids = [one.pk for one in together]
@@ -142,12 +164,13 @@ def waiting_extension(lease: Lease) -> LeaseExtension | None:
 def approve_extension(*, lease: Lease, actor: User, rights: Rights, note: str, now: datetime) -> Lease:
     """Let the lease run longer as was asked, if it still can; nobody decides on their own.
 
-    Raises Conflict when it cannot any more: the extension goes on waiting, and may be turned down.
+    Raises Conflict or BudgetExceeded when it cannot any more: the extension goes on waiting, and may be turned down.
     """
     together = lock_together(lease)
     locked = next(one for one in together if one.pk == lease.pk)
     asked = _decidable(locked, actor, rights)
     _check(together, locked, asked.extra_s, now)
+    _check_budgets(together, locked, asked.extra_s, now)
     _decide(asked, ExtensionState.APPROVED, actor, note, now)
     _extend(together, locked, asked.extra_s, now)
     team_id, extra_s = locked.team_id, asked.extra_s

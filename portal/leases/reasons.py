@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.budgets.words import reached_sentence
 from portal.common.moments import moment_of
 from portal.leases.states import WorkloadKind
 
@@ -387,6 +388,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "larger_than_any_node": _larger_than_any_node,
     "larger_than_fleet": _larger_than_fleet,
     "above_quota": _above_quota,
+    "budget_reached": reached_sentence,
     "malformed": _malformed,
 }
 CODES = frozenset(_SENTENCES)

@@ -26,6 +26,14 @@ from portal.common.rows import NewRow, Rows
 from portal.common.sql import fetch
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
+from portal.leases.budget_gate import (
+    Expense,
+    ReachedThreshold,
+    admit,
+    hold_budgets,
+    is_limited,
+    preview,
+)
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import is_booked, waiting_count
@@ -199,18 +207,42 @@ def submit_request(
 
     ``is_approved``: somebody has approved it already, as one time of a series. ``is_job``: for a batch job,
     ``needs_containers``: one that runs in an image.
-    Invalid, Impossible, Forbidden, NotFound and TooManyWaiting change nothing. Opens its own transaction; the
-    scheduler is nudged after commit.
+    Invalid, Impossible, Forbidden, NotFound, TooManyWaiting and BudgetExceeded change nothing. Opens its own
+    transaction; the scheduler is nudged after commit.
     """
     check_may_ask(rights, team, spec.priority)
     flavor = check_spec(spec, now=now)
     check_possible(team, flavor, spec.count, spec.nodes)
     check_queue_room(team)
-    price = quote_of(flavor, spec, now=now)
+    request = _new_request(team, actor, flavor, spec, now)
+    request.is_job, request.needs_containers = is_job, needs_containers
     is_large = not is_approved and needs_approval(
         team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
     )
-    request = LeaseRequest(
+    has_budget = is_limited(team)
+    # One statement needs no transaction of its own.
+    with transaction.atomic() if is_large or has_budget else nullcontext():
+        if has_budget:
+            hold_budgets([team])
+            asks = admit(expense_of(request, now=now), now=now)
+            if asks is not None and not is_approved:
+                is_large, request.reasons = True, [{"code": "budget_reached", **asks.figures()}]
+        if is_large:
+            request.state, request.queued_at = RequestState.AWAITING_APPROVAL, None
+        failpoint("submit.before_store")
+        _store(request, actor)
+        failpoint("submit.stored")
+        if is_large:
+            notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
+    if not is_large:
+        outbox.nudge_on_commit(outbox.RUN_CYCLE)
+    return request
+
+
+def _new_request(team: Team, actor: User, flavor: Flavor, spec: RequestSpec, now: datetime) -> LeaseRequest:
+    """Return a request as it enters the queue, priced and not stored yet."""
+    price = quote_of(flavor, spec, now=now)
+    return LeaseRequest(
         team=team,
         author=actor,
         flavor=flavor,
@@ -221,12 +253,12 @@ def submit_request(
         name=spec.name.strip(),
         purpose=spec.purpose.strip(),
         load_pattern=spec.load_pattern,
-        state=RequestState.AWAITING_APPROVAL if is_large else RequestState.QUEUED,
+        state=RequestState.QUEUED,
         cost_milli=cost_milli(flavor, spec.units),
         quote_micro=price.amount_micro,
         currency=price.currency,
         submitted_at=now,
-        queued_at=None if is_large else now,
+        queued_at=now,
         work=spec.work,
         is_preemptible=spec.is_preemptible,
         price_milli=pricing.paid_milli(flavor, is_preemptible=spec.is_preemptible),
@@ -234,19 +266,29 @@ def submit_request(
         least_duration_s=spec.least_duration_s,
         most_count=spec.most_count,
         nodes=spec.nodes,
-        is_job=is_job,
-        needs_containers=needs_containers,
         opens=spec.opens,
     )
-    with transaction.atomic() if is_large else nullcontext():  # one statement needs no transaction of its own
-        failpoint("submit.before_store")
-        _store(request, actor)
-        failpoint("submit.stored")
-        if is_large:
-            notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
-    if not is_large:
-        outbox.nudge_on_commit(outbox.RUN_CYCLE)
-    return request
+
+
+def expense_of(request: LeaseRequest, *, now: datetime) -> Expense:
+    """Return what a request would cost for the time it is still owed, from its booked start or from now on."""
+    starts_at = max(request.starts_at or now, now)
+    return Expense(
+        team=request.team,
+        micro=request.quote_micro * request.remaining_s // request.duration_s,
+        starts_at=starts_at,
+        ends_at=starts_at + timedelta(seconds=max(request.remaining_s, 1)),
+        is_preemptible=request.is_preemptible,
+    )
+
+
+def budget_says(
+    team: Team, spec: RequestSpec, price: pricing.Quote, *, now: datetime
+) -> tuple[ReachedThreshold, ...]:
+    """Return the thresholds of budgets that a request would pass if it were sent now, the strictest first."""
+    starts_at = spec.starts_at or now
+    ends_at = starts_at + timedelta(seconds=spec.duration_s)
+    return preview(Expense(team, price.amount_micro, starts_at, ends_at, spec.is_preemptible), now=now)
 
 
 def spec_of(request: LeaseRequest) -> RequestSpec:

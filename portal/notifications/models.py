@@ -48,6 +48,7 @@ class Topic(models.TextChoices):
     JOBS = "jobs", _("Jobs")
     BOOKINGS = "bookings", _("Bookings and reservations")
     FLEET = "fleet", _("Nodes and devices")
+    BUDGETS = "budgets", _("Budgets")
     OTHER = "other", pgettext_lazy("topic of notifications", "Everything else")
 
 

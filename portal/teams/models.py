@@ -22,7 +22,6 @@ class Team(models.Model):
     lineage = ArrayField(models.BigIntegerField(), default=list)
     cost_centre = models.CharField(max_length=40, blank=True)
     approval_above_gpu_seconds = models.PositiveBigIntegerField(null=True, blank=True)
-    monthly_budget_micro = models.PositiveBigIntegerField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:

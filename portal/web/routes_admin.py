@@ -6,6 +6,7 @@ from django.urls import path
 
 from portal.web import cohorts, cycles, flavors, maintenance, profile, sessions, setup
 from portal.web.audit import page as audit
+from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
 from portal.web.contact_points import page as contact_points
 from portal.web.invoices import notes
@@ -39,6 +40,10 @@ urlpatterns = [
     path("teams/<slug:slug>/templates/<str:uid>/remove/", templates.remove, name="template_remove"),
     path("teams/<slug:slug>/images/", teams_images.images, name="team_images"),
     path("teams/<slug:slug>/quota/", teams_quota.quota, name="team_quota"),
+    path("teams/<slug:slug>/budget/", budgets.page, name="team_budget"),
+    path("teams/<slug:slug>/budget/new/", budgets.new, name="team_budget_new"),
+    path("teams/<slug:slug>/budget/<int:key>/", budgets.change, name="team_budget_change"),
+    path("teams/<slug:slug>/budget/<int:key>/end/", budgets.end, name="team_budget_end"),
     path("teams/<slug:slug>/priority/", teams_quota.give, name="priority_give"),
     path("teams/<slug:slug>/priority/<int:key>/revoke/", teams_quota.revoke, name="priority_revoke"),
     path("teams/<slug:slug>/members/", teams.add_member, name="member_add"),

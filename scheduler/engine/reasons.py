@@ -38,6 +38,10 @@ REASONS: dict[str, ReasonKind] = {
             "short_milli",
         ),
     ),
+    "budget_reached": ReasonKind(
+        "A budget of the team, or of a team above it, has reached a threshold that keeps this from starting.",
+        ("team", "name", "action", "basis", "percent", "would_percent", "is_monthly", "until"),
+    ),
     "room_is_made": ReasonKind(
         "Leases were told to go for this; it starts when they have ended, at ends_at at the latest.",
         ("leases", "ends_at"),

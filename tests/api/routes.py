@@ -20,6 +20,8 @@ from portal.billing.metering import meter_all
 from portal.billing.models import InvoiceLine
 from portal.billing.notes import propose_note
 from portal.billing.selectors import invoice_view, period_of
+from portal.budgets.periods import month_start
+from portal.budgets.services import BudgetSpec, make_budget
 from portal.catalog.services import set_rate
 from portal.fleet.models import Device, DeviceModel, Node
 from portal.gateway.sharing import share_terminals
@@ -71,6 +73,7 @@ MISSING = {
     "draft": "999999999",
     "cohort": "999999999",
     "grant": "999999999",
+    "budget": "999999999",
     "job": "job-0000000000000000",
     "printed_job": "job-0000000000000000",
     "failed_job": "job-0000000000000000",
@@ -116,6 +119,15 @@ CREDITED = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsec
 CREDIT = {
     "invoice": f"{CREDITED:%Y%m}-0001", "line": 1, "kind": "credit", "amount": "0.01", "reason": "fault",
 }  # fmt: skip
+BUDGET = {
+    "amount": "6000.00",
+    "first_month": "2900-01",
+    "thresholds": [
+        {"percent": 80, "action": "notify"},
+        {"percent": 100, "action": "block", "basis": "forecast"},
+    ],
+}
+CHANGED_BUDGET = {"amount": "10.00", "first_month": f"{datetime.now(UTC):%Y-%m}", "last_month": "2899-12"}
 _SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
 AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Europe/Berlin"}
 AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
@@ -144,6 +156,11 @@ ROUTES = (
         True,
         {"If-Match": '"1"'},
     ),
+    Route("GET", "teams/{team}/budgets/", is_foreign=True),
+    Route("POST", "teams/{team}/budgets/", "finance", BUDGET, 201, True),
+    Route("GET", "teams/{team}/budgets/{budget}/", is_foreign=True),
+    Route("PUT", "teams/{team}/budgets/{budget}/", "finance", CHANGED_BUDGET, 200, True, {"If-Match": '"1"'}),
+    Route("DELETE", "teams/{team}/budgets/{budget}/", "finance", None, 204, True),
     Route("GET", "teams/{team}/priority/", is_foreign=True),
     Route("POST", "teams/{team}/priority/", "alice", GRANT, 201, True),
     Route("POST", "teams/{team}/priority/{grant}/revoke/", "alice", None, 200, True),
@@ -476,5 +493,10 @@ def _rules(world: World) -> dict[str, str]:
         team=world.team("perception"), actor=operator, rights=rights, steps=1, starts_at=world.now,
         ends_at=world.now + timedelta(days=1), reason="paper deadline", now=world.now,
     )  # fmt: skip
+    budget = make_budget(
+        team=world.team("perception"), actor=operator, rights=world.rights("finance"),
+        spec=BudgetSpec(5_000_000, month_start(world.now)), now=world.now,
+    )  # fmt: skip
     policy, draft = (str(row.version) for row in made)
-    return {"policy": policy, "draft": draft, "cohort": str(cohort.pk), "grant": str(grant.pk)}
+    names = {"policy": policy, "draft": draft, "cohort": str(cohort.pk)}
+    return names | {"grant": str(grant.pk), "budget": str(budget.pk)}

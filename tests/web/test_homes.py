@@ -14,6 +14,8 @@ from portal.billing.metering import meter_all
 from portal.billing.models import BillingPeriod
 from portal.billing.periods import month_bounds, period_of
 from portal.billing.selectors import team_spend
+from portal.budgets.models import TeamBudget
+from portal.budgets.periods import month_start
 from portal.fleet.models import HealthEvent, Node
 from portal.leases.availability import availability
 from portal.teams.models import Role, Team
@@ -35,6 +37,14 @@ def measured(world: World, *leases: object, util: float = 60.0) -> None:
     for lease in leases:
         for at in (hour - HOUR, hour):
             HourRollup.objects.create(lease_id=lease.pk, hour=at, minutes=60, util_mean=util)  # type: ignore[attr-defined]
+
+
+def budgets(world: World, **amounts: int) -> None:
+    """Give teams so many micro-units for each month from this one on."""
+    for slug, amount in amounts.items():
+        TeamBudget.objects.create(
+            team=world.team(slug), amount_micro=amount, starts_on=month_start(world.now), created_at=world.now
+        )
 
 
 def test_a_gap_is_drawn_as_nothing_and_never_as_zero() -> None:
@@ -113,7 +123,7 @@ def test_finance_sees_the_month_by_team_and_what_stands_in_the_way_of_closing(
     world: World, signed_in: SignedIn
 ) -> None:
     Team.objects.filter(slug="vision").update(cost_centre="")
-    Team.objects.filter(slug__in=["vision", "language"]).update(monthly_budget_micro=1_000_000)
+    budgets(world, vision=1_000_000, language=1_000_000)
     world.ended("alice", "h100", seconds=1800)
     world.ended("charlie", "h100", seconds=900)
     meter_all(now=world.now)
@@ -226,7 +236,7 @@ def test_days_and_months_are_written_as_each_language_does() -> None:
 
 def test_budgets_of_teams_are_a_budget_together_only_if_all_that_spend_have_one(world: World) -> None:
     root, now = world.team("northwind"), world.now
-    Team.objects.filter(slug="vision").update(monthly_budget_micro=1_000_000)
+    budgets(world, vision=1_000_000)
     world.ended("bob", "h100", seconds=1800)  # in perception, which is in vision
     meter_all(now=now)
 
@@ -237,7 +247,7 @@ def test_budgets_of_teams_are_a_budget_together_only_if_all_that_spend_have_one(
     world.ended("charlie", "h100", seconds=900)
     meter_all(now=now)
     without_one = budget()
-    Team.objects.filter(slug="language").update(monthly_budget_micro=2_000_000)
+    budgets(world, language=2_000_000)
 
     assert of_all_that_spend == 1_000_000
     assert without_one is None

@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 from portal.billing.daily import MonthSoFar, month_so_far
 from portal.billing.models import BillingPeriod, PeriodState, UsageTotal
 from portal.billing.selectors import currency
+from portal.budgets.services import monthly_amounts
 from portal.common.sql import fetch
 from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
@@ -154,8 +155,9 @@ def _exceptions(month: MonthSoFar, teams: list[Team], now: datetime) -> Iterator
             ", ".join(team.name for team in bare[:4]),
             "warn", "building", reverse("web:team", args=[bare[0].slug]), _("Open"),
         )  # fmt: skip
+    budgets = monthly_amounts(below, now)
     for team in teams:
-        budget = team.monthly_budget_micro
+        budget = budgets.get(team.pk)
         if budget and below[team.pk] * 10 > budget * 9:
             percent = 100 * below[team.pk] // budget
             yield Trouble(
@@ -163,7 +165,7 @@ def _exceptions(month: MonthSoFar, teams: list[Team], now: datetime) -> Iterator
                 _("%(spent)s of %(budget)s") % {
                     "spent": amount(below[team.pk]), "budget": amount(budget, places=0),
                 },
-                "bad" if percent >= 100 else "warn", "coin", reverse("web:team", args=[team.slug]), _("Open"),
+                "bad" if percent >= 100 else "warn", "coin", reverse("web:team_budget", args=[team.slug]), _("Open"),
             )  # fmt: skip
     late = UsageTotal.objects.filter(period=month.period).exclude(late_for=None).count()
     if late:

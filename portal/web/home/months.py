@@ -12,7 +12,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from portal.billing.daily import MonthSoFar
+from portal.billing.daily import MonthDays, MonthEnd, MonthSoFar
 from portal.web.charts import (
     DrawnPart,
     Plot,
@@ -78,7 +78,7 @@ def burn_down(month: MonthSoFar, unit: str, *, url: str, link: str) -> Plot:
     past = [value / MICRO for value in accumulate(month.before.totals if month.before else [])][:n]
     earlier: list[float | None] = [*past, *[None] * (n - len(past))]
     budget = None if month.budget is None else month.budget / MICRO
-    low, high = _band(month, running)
+    low, high = forecast_band(month.days, month.end, running)
     known = [v for v in (*shown, *earlier, *high, budget) if v is not None]
     top, parts = nice_top(max(known, default=1.0) * 1.02)
     curves = [DrawnPart(_("Spent"), "plot-used", line_path(shown, top), "", amount(days.spent))]
@@ -110,20 +110,22 @@ def burn_down(month: MonthSoFar, unit: str, *, url: str, link: str) -> Plot:
     )
 
 
-def _band(month: MonthSoFar, running: int) -> tuple[list[float | None], list[float | None]]:
-    """Return the bounds of the forecast by day: from what is spent now to the end of the month."""
-    n = month.days.n_days
+def forecast_band(
+    days: MonthDays, end: MonthEnd | None, running: int
+) -> tuple[list[float | None], list[float | None]]:
+    """Return the bounds of the forecast by day: from what is spent now to the end of the time."""
+    n = days.n_days
     low: list[float | None] = [None] * n
     high: list[float | None] = [None] * n
-    if month.end is None or running >= n - 1:
+    if end is None or running >= n - 1:
         return low, high
-    spent = month.days.spent / MICRO
+    spent = days.spent / MICRO
     for at in range(running, n):
         part = (at - running) / (n - 1 - running)
         # Around the likely path the spread grows with the root of the days, as that of a sum does.
-        likely = spent + (month.end.likely / MICRO - spent) * part
-        low[at] = max(spent, likely - (month.end.likely - month.end.low) / MICRO * part**0.5)
-        high[at] = likely + (month.end.high - month.end.likely) / MICRO * part**0.5
+        likely = spent + (end.likely / MICRO - spent) * part
+        low[at] = max(spent, likely - (end.likely - end.low) / MICRO * part**0.5)
+        high[at] = likely + (end.high - end.likely) / MICRO * part**0.5
     return low, high
 
 

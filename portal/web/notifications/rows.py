@@ -11,6 +11,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.budgets.models import BudgetAction, SpendBasis
 from portal.common.moments import moment_of
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
@@ -67,7 +68,7 @@ def _row(row: Notification, names: dict[str, str]) -> NotificationRow:
         about=names.get(_object(row.target), ""),
         icon=icon,
         tone=tone,
-        url=_node_url(facts) if row.kind in ABOUT_NODES else target_url(row.target),
+        url=_url(row, facts),
         at=row.created_at,
         is_new=row.read_at is None,
     )
@@ -76,6 +77,14 @@ def _row(row: Notification, names: dict[str, str]) -> NotificationRow:
 def _object(target: str) -> str:
     """Return the name of what a notification is about; what follows a # only tells news of it apart."""
     return target.partition("#")[0]
+
+
+def _url(row: Notification, facts: Facts) -> str:
+    if row.kind in ABOUT_NODES:
+        return _node_url(facts)
+    if row.kind == "budget.reached" and facts.get("team"):
+        return reverse("web:team_budget", args=[facts["team"]])
+    return target_url(row.target)
 
 
 def _node_url(facts: Facts) -> str:
@@ -404,6 +413,26 @@ def _note_rejected(f: Facts) -> str:
     return _("%(who)s rejected your note on invoice %(invoice)s, line %(line)s: %(note)s") % _note_facts(f)
 
 
+def _budget_reached(f: Facts) -> str:
+    values = {"team": f.get("name", "?"), "n": f.get("is_percent", "?"), "percent": f.get("percent", "?")}
+    if f.get("basis") == SpendBasis.FORECAST:
+        said = _(
+            "The budget of %(team)s will probably end at %(n)s %%; a threshold stands at %(percent)s %%."
+        )
+    else:
+        said = _("%(team)s has spent %(n)s %% of its budget; a threshold stands at %(percent)s %%.")
+    follows = {
+        BudgetAction.APPROVAL: _("New requests need an approval now."),
+        BudgetAction.PREEMPTIBLE: _("Only preemptible requests start now."),
+        BudgetAction.BLOCK: _("Nothing new starts now."),
+    }
+    action = str(f.get("action"))
+    if action not in follows:
+        return said % values
+    parts = {"first": said % values, "second": follows[BudgetAction(action)]}
+    return pgettext("sentences", "%(first)s %(second)s") % parts
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -439,6 +468,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "note.proposed": ("checkbox", "info", _note_proposed),
     "note.approved": ("circle-check", "good", _note_approved),
     "note.rejected": ("circle-x", "bad", _note_rejected),
+    "budget.reached": ("coin", "warn", _budget_reached),
     "request.awaits_approval": ("checkbox", "info", _awaits),
     "request.approved": ("circle-check", "good", _approved),
     "request.given_up": ("ban", "bad", _given_up),

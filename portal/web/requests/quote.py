@@ -13,12 +13,21 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.budgets.words import reached_sentence
 from portal.catalog.models import Flavor
 from portal.catalog.pricing import Quote
 from portal.catalog.services import cost_milli
 from portal.common.errors import Impossible
 from portal.leases import forecasting
-from portal.leases.requests import RequestSpec, check_possible, check_spec, needs_approval, quote_of
+from portal.leases.budget_gate import asking_approval, stopping
+from portal.leases.requests import (
+    RequestSpec,
+    budget_says,
+    check_possible,
+    check_spec,
+    needs_approval,
+    quote_of,
+)
 from portal.leases.visible_reasons import all_as_seen
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
@@ -91,12 +100,17 @@ class QuoteView:
     facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
     is_taken: bool = False
     free_times: list[FreeTime] = field(default_factory=list)
+    budget: str = ""
+    is_stopped: bool = False
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
     price = quote_of(flavor, spec, now=now)
+    reached = budget_says(team, spec, price, now=now)
+    stop = stopping(reached, spec.is_preemptible)
+    rule = stop or asking_approval(reached)
     seen = forecasting.preview(team=team, flavor=flavor, spec=spec, user_id=rights.user.pk, now=now)
     refusal, nearest = _impossible(team, flavor, spec)
     reasons = [] if refusal else all_as_seen(rights, seen.reasons)
@@ -114,6 +128,8 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         approval=needs_approval(
             team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
         ),
+        budget="" if rule is None else reached_sentence(rule.figures()),
+        is_stopped=stop is not None,
         room=_room(team, cost_milli(flavor, spec.units)),
         offers=[
             *_nearest(team, flavor, spec, nearest, now),

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.billing.selectors import currency, period_of, team_spend
+from portal.budgets.services import monthly_amounts
 from portal.common.units import HOUR_S
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
@@ -109,7 +110,7 @@ def spend_of(team: Team, *, now: datetime) -> SpendRow:
     ids = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
     spent = team_spend(ids, period_of(now), now=now)
     micro, own = sum(spent.values()), money(spent[team.pk]) if len(ids) > 1 else None
-    budget = team.monthly_budget_micro
+    budget = monthly_amounts([team.pk], now).get(team.pk)
     percent = None if not budget else micro * 100 // budget
     tone = "accent" if percent is None or percent < SOON_PERCENT else "warn" if percent < 100 else "bad"
     return SpendRow(money(micro), own, money(budget), percent, currency(), tone)

@@ -1,0 +1,214 @@
+"""What budgets say to something that would cost money: nothing, ask first, only preemptible, or no.
+
+Compared is all that counts (``budget_standing``) with what is asked for. Whoever goes on to store something calls
+``hold_budgets`` first, so that two of them never both fit into the same rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from portal.budgets.models import BudgetAction, BudgetForecast, SpendBasis, TeamBudget
+from portal.budgets.periods import BudgetStretch, stretches_between
+from portal.budgets.words import reached_sentence
+from portal.common.errors import BudgetExceeded
+from portal.common.sql import fetch
+from portal.leases.budget_standing import BudgetStanding, standings
+from portal.teams.models import Team
+
+_STRICTNESS = {action: n for n, action in enumerate(BudgetAction.values)}
+# Only these change what may start; a plain SQL look, as every request that comes in takes it.
+_LIMITING = f"""SELECT DISTINCT b.id FROM budgets_teambudget b JOIN budgets_budgetthreshold t ON t.budget_id = b.id
+ WHERE b.team_id = ANY(%s) AND t.action <> '{BudgetAction.NOTIFY}'"""  # noqa: S608 (our own action)
+
+
+@dataclass(frozen=True, slots=True)
+class Expense:
+    """What something would cost at most, in micro-units, spread evenly over its time."""
+
+    team: Team
+    micro: int
+    starts_at: datetime
+    ends_at: datetime
+    is_preemptible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedThreshold:
+    """A threshold of a budget that an expense would pass; ``would_percent`` is where the budget would be with it."""
+
+    action: str
+    basis: str
+    percent: int
+    would_percent: int
+    team_id: int
+    team: str
+    is_monthly: bool
+    until: date
+
+    def figures(self) -> dict[str, Any]:
+        """Return what its sentence is made from, ready for JSON."""
+        return {
+            "team": self.team_id,
+            "name": self.team,
+            "action": self.action,
+            "basis": self.basis,
+            "percent": self.percent,
+            "would_percent": self.would_percent,
+            "is_monthly": self.is_monthly,
+            "until": self.until.isoformat(),
+        }
+
+
+def is_limited(team: Team) -> bool:
+    """Say whether a budget of the team or of one above may keep something from starting."""
+    return bool(fetch(_LIMITING + " LIMIT 1", [team.lineage]))
+
+
+def limited_teams() -> frozenset[int]:
+    """Return the teams of which a budget, their own or one above, may keep something from starting."""
+    rows = fetch(
+        "SELECT t.id FROM teams_team t WHERE EXISTS (SELECT 1 FROM budgets_teambudget b"
+        " JOIN budgets_budgetthreshold h ON h.budget_id = b.id WHERE b.team_id = ANY(t.lineage) AND h.action <> %s)",
+        [str(BudgetAction.NOTIFY)],
+    )
+    return frozenset(pk for (pk,) in rows)
+
+
+def hold_budgets(teams: Iterable[Team]) -> bool:
+    """Lock the budgets that limit these teams, in id order; False where none does. Call inside a transaction.
+
+    They come before quota rows and leases in the order of locks.
+    """
+    lineages = sorted({pk for team in teams for pk in team.lineage})
+    ids = [pk for (pk,) in fetch(_LIMITING, [lineages])]
+    if ids:
+        fetch("SELECT 1 FROM budgets_teambudget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
+    return bool(ids)
+
+
+def judge(
+    expenses: Sequence[Expense], *, now: datetime, with_waiting: bool, together: bool = True
+) -> list[tuple[ReachedThreshold, ...]]:
+    """Return for each expense the thresholds that it would pass, the strictest first.
+
+    ``with_waiting`` counts what waits: new requests stand behind it, one that starts takes only what is held.
+    ``together``: each one that nothing stops counts for those after it.
+    """
+    budgets = _budgets({pk for expense in expenses for pk in expense.team.lineage})
+    touched = [_touched(expense, budgets) for expense in expenses]
+    wanted = list({(budget.pk, months): budget for own in touched for budget, months, _part in own})
+    by_pk = {budget.pk: budget for own in budgets.values() for budget in own}
+    found = standings([(by_pk[pk].team_id, months) for pk, months in wanted], now=now)
+    counted = dict(zip(wanted, found, strict=True))
+    forecasts = {row.budget_id: row for row in BudgetForecast.objects.filter(budget__in=by_pk)}
+    added: Counter[tuple[int, BudgetStretch]] = Counter()
+    answers = []
+    for expense, own in zip(expenses, touched, strict=True):
+        reached = [
+            one
+            for budget, months, part in own
+            for one in _reached(
+                budget,
+                months,
+                _sum(counted[budget.pk, months], with_waiting) + added[budget.pk, months] + part,
+                forecasts.get(budget.pk),
+            )
+        ]
+        reached.sort(key=lambda one: (-_STRICTNESS[one.action], one.percent))
+        answers.append(tuple(reached))
+        if together and stopping(reached, expense.is_preemptible) is None:
+            for budget, months, part in own:
+                added[budget.pk, months] += part
+    return answers
+
+
+def stopping(reached: Iterable[ReachedThreshold], is_preemptible: bool) -> ReachedThreshold | None:
+    """Return the strictest of these that keeps something from starting, None where nothing does."""
+    for one in reached:
+        if one.action == BudgetAction.BLOCK or (
+            one.action == BudgetAction.PREEMPTIBLE and not is_preemptible
+        ):
+            return one
+    return None
+
+
+def asking_approval(reached: Iterable[ReachedThreshold]) -> ReachedThreshold | None:
+    """Return the threshold from which on somebody must approve, None where nobody has to."""
+    return next((one for one in reached if one.action == BudgetAction.APPROVAL), None)
+
+
+def admit(expense: Expense, *, now: datetime, with_waiting: bool = True) -> ReachedThreshold | None:
+    """Let an expense through; returns the threshold that asks for an approval first, if one does.
+
+    Raises BudgetExceeded with what happened and what to do. Call with the budgets held (``hold_budgets``).
+    """
+    (reached,) = judge([expense], now=now, with_waiting=with_waiting)
+    refuse(stopping(reached, expense.is_preemptible))
+    return asking_approval(reached)
+
+
+def refuse(stop: ReachedThreshold | None) -> None:
+    """Raise BudgetExceeded for a threshold that stops something; None stops nothing."""
+    if stop is not None:
+        raise BudgetExceeded(reached_sentence(stop.figures()), **stop.figures())
+
+
+def preview(expense: Expense, *, now: datetime) -> tuple[ReachedThreshold, ...]:
+    """Return the thresholds that a request would pass if it were sent now, the strictest first; locks nothing."""
+    if not is_limited(expense.team):
+        return ()
+    (reached,) = judge([expense], now=now, with_waiting=True)
+    return reached
+
+
+def _budgets(team_ids: Iterable[int]) -> dict[int, list[TeamBudget]]:
+    rows = TeamBudget.objects.filter(team__in=list(team_ids)).select_related("team")
+    found: dict[int, list[TeamBudget]] = {}
+    for row in rows.exclude(thresholds=None).prefetch_related("thresholds"):
+        if any(t.action != BudgetAction.NOTIFY for t in row.thresholds.all()):
+            found.setdefault(row.team_id, []).append(row)
+    return found
+
+
+def _touched(
+    expense: Expense, budgets: dict[int, list[TeamBudget]]
+) -> list[tuple[TeamBudget, BudgetStretch, int]]:
+    """Return the budgets that an expense falls under, with the part of it that falls into their months."""
+    length = max((expense.ends_at - expense.starts_at).total_seconds(), 1)
+    found = []
+    for team_id in expense.team.lineage:
+        for budget in budgets.get(team_id, ()):
+            for months in stretches_between(budget, expense.starts_at, expense.ends_at):
+                inside = min(expense.ends_at, months.ends_at) - max(expense.starts_at, months.starts_at)
+                found.append((budget, months, int(expense.micro * inside.total_seconds() / length)))
+    return found
+
+
+def _sum(standing: BudgetStanding, with_waiting: bool) -> int:
+    return standing.spent + standing.held + (standing.waiting if with_waiting else 0)
+
+
+def _reached(
+    budget: TeamBudget, months: BudgetStretch, total: int, forecast: BudgetForecast | None
+) -> Iterable[ReachedThreshold]:
+    likely = total
+    if forecast is not None and forecast.since == months.since and forecast.likely_micro is not None:
+        likely = max(total, forecast.likely_micro)
+    for threshold in budget.thresholds.all():
+        figure = likely if threshold.basis == SpendBasis.FORECAST else total
+        if threshold.action != BudgetAction.NOTIFY and figure * 100 > budget.amount_micro * threshold.percent:
+            yield ReachedThreshold(
+                action=threshold.action,
+                basis=threshold.basis,
+                percent=threshold.percent,
+                would_percent=-(-figure * 100 // budget.amount_micro),
+                team_id=budget.team_id,
+                team=budget.team.name,
+                is_monthly=budget.is_monthly,
+                until=months.until,
+            )

@@ -1,0 +1,111 @@
+"""What is counted against budgets: what was spent, what is held by leases, and what waits.
+
+The rows of the books lie above this app. They are read here all the same, in one statement with those of leases: the
+answer must be of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from portal.budgets.periods import BudgetStretch
+from portal.catalog.pricing import SHARE_HOUR
+from portal.common.sql import fetch, in_sql
+from portal.leases.states import WANTED_LEASES, LeaseState, RequestState
+
+WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
+# Spent: usage that is on the books, approved notes, and active time by events that no usage record holds yet. Held:
+# what live leases would cost from now to their end. Waiting: the quotes of requests for the time they are still owed,
+# from their booked start or from now on. Prices as metering takes them: the default card, lowered to what the lease
+# pays.
+_STANDINGS = f"""
+WITH target AS (
+  SELECT * FROM unnest(%(keys)s::int[], %(teams)s::bigint[], %(since)s::timestamptz[], %(until)s::timestamptz[])
+    AS x(key, team_id, since, until)),
+member AS MATERIALIZED (
+  SELECT x.key, x.since, x.until, t.id AS team_id FROM target x JOIN teams_team t ON x.team_id = ANY(t.lineage)),
+kept AS (
+  SELECT m.key, sum(u.share_milli_seconds::numeric * u.micro_per_hour) AS cost
+    FROM member m JOIN billing_billingperiod p ON p.starts_at >= m.since AND p.starts_at < m.until
+    JOIN billing_usagetotal u ON u.period_id = p.id AND u.team_id = m.team_id GROUP BY 1),
+noted AS (
+  SELECT m.key, sum(n.amount_micro) AS amount
+    FROM member m JOIN billing_billingperiod p ON p.starts_at >= m.since AND p.starts_at < m.until
+    JOIN billing_invoicenote n ON n.period_id = p.id AND n.team_id = m.team_id GROUP BY 1),
+unmetered AS MATERIALIZED (
+  SELECT l.id, l.team_id, l.state, l.share_milli, l.price_milli, l.starts_at, f.device_model_id,
+         least(l.not_after, l.preempt_at) AS ends_at
+    FROM leases_lease l JOIN catalog_flavor f ON f.id = l.flavor_id
+   WHERE NOT l.is_metered AND l.team_id IN (SELECT team_id FROM member)),
+ran AS (
+  SELECT lease_id, date_trunc('second', at) AS since,
+         date_trunc('second', coalesce(next_at, %(now)s::timestamptz)) AS until
+    FROM (SELECT e.lease_id, e.at, e.now AS state,
+                 lead(e.at) OVER (PARTITION BY e.lease_id ORDER BY e.at, e.id) AS next_at
+            FROM leases_leaseevent e WHERE e.lease_id IN (SELECT id FROM unmetered)) steps
+   WHERE state = '{LeaseState.ACTIVE}'),
+times AS (
+  SELECT lease_id, since, until, true AS is_spent FROM ran
+  UNION ALL
+  SELECT id, greatest(starts_at, %(now)s::timestamptz), ends_at, false FROM unmetered
+   WHERE state IN {in_sql(WANTED_LEASES)}),
+priced AS (
+  SELECT m.key, x.is_spent, sum(
+           extract(epoch FROM least(x.until, upper(r.valid), m.until) - greatest(x.since, lower(r.valid), m.since))
+           * l.share_milli * (r.micro_per_hour * l.price_milli / 1000)) AS cost
+    FROM times x JOIN unmetered l ON l.id = x.lease_id JOIN member m ON m.team_id = l.team_id
+    JOIN catalog_rate r ON r.device_model_id = l.device_model_id
+    JOIN catalog_ratecard c ON c.id = r.card_id AND c.is_default
+   WHERE least(x.until, upper(r.valid), m.until) > greatest(x.since, lower(r.valid), m.since)
+   GROUP BY 1, 2),
+recorded AS (
+  SELECT m.key, sum(u.share_milli_seconds::numeric * u.micro_per_hour) AS cost
+    FROM billing_usagerecord u JOIN unmetered l ON l.id = u.lease_id JOIN member m ON m.team_id = l.team_id
+   WHERE lower(u.span) >= m.since AND lower(u.span) < m.until GROUP BY 1),
+asked AS (
+  SELECT m.key, sum(r.quote_micro::numeric / r.duration_s * extract(epoch FROM
+           least(greatest(r.starts_at, %(now)s) + make_interval(secs => r.remaining_s), m.until)
+           - greatest(r.starts_at, %(now)s, m.since))) AS cost
+    FROM leases_leaserequest r JOIN member m ON m.team_id = r.team_id
+   WHERE r.state IN {in_sql(WAITING)}
+     AND least(greatest(r.starts_at, %(now)s) + make_interval(secs => r.remaining_s), m.until)
+         > greatest(r.starts_at, %(now)s, m.since)
+   GROUP BY 1)
+SELECT x.key,
+       coalesce((SELECT cost FROM kept WHERE kept.key = x.key), 0)
+       + coalesce((SELECT cost FROM priced WHERE priced.key = x.key AND is_spent), 0)
+       - coalesce((SELECT cost FROM recorded WHERE recorded.key = x.key), 0),
+       coalesce((SELECT cost FROM priced WHERE priced.key = x.key AND NOT is_spent), 0),
+       coalesce((SELECT cost FROM asked WHERE asked.key = x.key), 0),
+       coalesce((SELECT amount FROM noted WHERE noted.key = x.key), 0)
+  FROM target x
+"""  # noqa: S608 (our own states)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStanding:
+    """What counts against a budget in micro-units, rounded down: spent, held by live leases, and waiting."""
+
+    spent: int
+    held: int
+    waiting: int
+
+
+def standings(wanted: Sequence[tuple[int, BudgetStretch]], *, now: datetime) -> list[BudgetStanding]:
+    """Return what counts for each (team id, months), with the teams below it; one query for all."""
+    if not wanted:
+        return []
+    values = {
+        "keys": list(range(len(wanted))),
+        "teams": [team_id for team_id, _months in wanted],
+        "since": [months.starts_at for _team_id, months in wanted],
+        "until": [months.ends_at for _team_id, months in wanted],
+        "now": now,
+    }
+    found = {
+        key: BudgetStanding(int(spent // SHARE_HOUR) + int(noted), int(held // SHARE_HOUR), int(waiting))
+        for key, spent, held, waiting, noted in fetch(_STANDINGS, values)
+    }
+    return [found[key] for key in range(len(wanted))]
