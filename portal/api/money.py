@@ -14,7 +14,7 @@ from portal.web.invoices.rehearsal import difference_text
 
 
 def usage_row(record: UsageRecord) -> Row:
-    """Return a usage record; its lease, user, flavor, team and ``late_for`` must be at hand."""
+    """Return a usage record; its lease, user, flavor, team, ``refund`` and ``late_for`` must be at hand."""
     return {
         "id": record.pk,
         "lease": record.lease.uid,
@@ -27,6 +27,7 @@ def usage_row(record: UsageRecord) -> Row:
         "share_milli": record.share_milli,
         "share_milli_seconds": record.share_milli_seconds,
         "price_per_hour": money(record.micro_per_hour, record.currency),
+        "refund": str(record.refund.cause) if record.refund else None,
         "adjusts": month_of(record.late_for) if record.late_for else None,
     }
 

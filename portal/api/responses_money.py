@@ -5,8 +5,20 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
-from portal.billing.models import NoteState, PeriodState
+from portal.billing.models import NoteState, PeriodState, RefundCause
 from portal.billing.rehearsal import DifferenceKind
+
+
+class RefundRuleAnswer(ResponseShape):
+    """What a cause gives back, while it is in force."""
+
+    id = s.IntegerField()
+    cause = s.ChoiceField(RefundCause.choices)
+    credit_percent = s.IntegerField(help_text="100: no charge at all.")
+    most_s = s.IntegerField(allow_null=True, help_text="Only of the last seconds before the lease stopped.")
+    within_s = s.IntegerField(allow_null=True, help_text="How soon after its start a lease has to fail.")
+    valid_from = s.DateTimeField()
+    valid_until = s.DateTimeField(allow_null=True)
 
 
 class UsageAnswer(ResponseShape):
@@ -22,7 +34,12 @@ class UsageAnswer(ResponseShape):
     seconds = s.IntegerField()
     share_milli = s.IntegerField()
     share_milli_seconds = s.IntegerField()
-    price_per_hour = Money(help_text="Of a whole device.")
+    price_per_hour = Money(help_text="Of a whole device, as it is paid.")
+    refund = s.ChoiceField(
+        RefundCause.choices,
+        allow_null=True,
+        help_text="The cause by whose rule it is charged in part or not at all.",
+    )
     adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that it belongs to.")
 
 

@@ -19,8 +19,9 @@ from operator import attrgetter
 from django.db import IntegrityError, transaction
 from psycopg.types.range import TimestamptzRange
 
-from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
+from portal.billing.models import BillingPeriod, PeriodState, RefundRule, UsageRecord
 from portal.billing.periods import hold_periods, month_bounds
+from portal.billing.refunds import Refund, refunded_price, refunds_of
 from portal.billing.settled import settled_until
 from portal.catalog.models import Rate
 from portal.catalog.pricing import RateInterval, cut, cut_known, lowered
@@ -47,14 +48,18 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of an interval inside one month and under one rate; ``is_final`` when it cannot grow any more."""
+    """Part of an interval inside one month and under one rate; ``is_final`` when it cannot grow any more.
+
+    ``refund`` is the rule by which it is charged in part or not at all.
+    """
 
     stretch: RateInterval
     is_final: bool
+    refund: RefundRule | None = None
 
     def price(self, lease: Lease) -> int:
         """Return what the lease pays of the hourly price of a whole device, in micro-units."""
-        return lowered(self.stretch.rate.micro_per_hour, lease.price_milli)
+        return refunded_price(lowered(self.stretch.rate.micro_per_hour, lease.price_milli), self.refund)
 
 
 def active_intervals(events: Iterable[LeaseEvent]) -> list[Interval]:
@@ -101,6 +106,20 @@ def pieces(
                 at = stretch.ends_at
             if at < until:
                 return found
+    return found
+
+
+def refunded(parts: Sequence[Piece], refund: Refund | None) -> list[Piece]:
+    """Return pieces with a refund on what lies after it begins, cut there."""
+    if refund is None:
+        return list(parts)
+    found = []
+    for part in parts:
+        stretch, since = part.stretch, refund.since
+        if stretch.starts_at < since < stretch.ends_at:
+            found.append(Piece(RateInterval(stretch.rate, stretch.starts_at, since), part.is_final))
+            stretch = RateInterval(stretch.rate, since, stretch.ends_at)
+        found.append(Piece(stretch, part.is_final, refund.rule if stretch.starts_at >= since else None))
     return found
 
 
@@ -152,11 +171,16 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
         return None
     events = events_by_lease(leases)
     rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
-    stored = UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list("lease_id", "span")
-    known = {(lease_id, span.lower) for lease_id, span in stored}
+    refunds = refunds_of(leases, events)
+    stored: dict[int, list[UsageRecord]] = defaultdict(list)
+    for usage in UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).select_related(
+        "period", "refund"
+    ):
+        stored[usage.lease_id].append(usage)
     settled = settled_until([ls.pk for ls in leases], now=now)
-    due: list[tuple[Lease, RateInterval]] = []
+    due: list[tuple[Lease, Piece]] = []
     finished: list[int] = []
+    outdated: list[UsageRecord] = []
     for lease in leases:
         intervals = active_intervals(events[lease.pk])
         found = pieces(
@@ -166,8 +190,20 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
             settled=settled.get(lease.pk),
             is_strict=False,
         )
+        found = refunded(found, refunds.get(lease.pk))
+        stays = stored[lease.pk]
+        if lease.pk in refunds:
+            # A rule refunds also what was written before it was known how the lease ends, in months that are open.
+            wanted = {(p.stretch.starts_at, p.stretch.ends_at, p.price(lease), p.refund) for p in found}
+            stays = [u for u in stays if u.period.state == PeriodState.CLOSED or _key(u) in wanted]
+            outdated += [u for u in stored[lease.pk] if u not in stays]
+        known = {u.span.lower for u in stays}
         due += [
-            (lease, p.stretch) for p in found if p.is_final and (lease.pk, p.stretch.starts_at) not in known
+            (lease, p)
+            for p in found
+            if p.is_final
+            and p.stretch.starts_at not in known
+            and not (p.refund and any(u.span.lower <= p.stretch.starts_at < u.span.upper for u in stays))
         ]
         if lease.state not in STILL_RUNNING:
             ran_s = sum(
@@ -177,6 +213,9 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
                 finished.append(lease.pk)
             else:
                 log.error("lease %s is not metered to its end: no price was in force", lease.uid)
+    if outdated:
+        hold_periods({usage.period.starts_at for usage in outdated})
+        UsageRecord.objects.filter(pk__in=[usage.pk for usage in outdated]).delete()
     records = _records(due, now)
     refused = _store(records)
     Lease.objects.filter(pk__in=set(finished) - refused).update(is_metered=True)
@@ -207,30 +246,35 @@ def _store(records: Sequence[UsageRecord]) -> set[int]:
     return refused
 
 
-def _records(due: Sequence[tuple[Lease, RateInterval]], now: datetime) -> list[UsageRecord]:
+def _key(usage: UsageRecord) -> tuple[datetime, datetime, int, RefundRule | None]:
+    return (usage.span.lower, usage.span.upper, usage.micro_per_hour, usage.refund)
+
+
+def _records(due: Sequence[tuple[Lease, Piece]], now: datetime) -> list[UsageRecord]:
     """Return the usage records of these pieces: each in its own month, or an adjustment where that is closed."""
     if not due:
         return []
     running = month_bounds(now)[0]
-    periods = hold_periods([running, *(month_bounds(stretch.starts_at)[0] for _lease, stretch in due)])
+    periods = hold_periods([running, *(month_bounds(part.stretch.starts_at)[0] for _lease, part in due)])
     found = []
-    for lease, stretch in due:
-        own = periods[month_bounds(stretch.starts_at)[0]]
+    for lease, part in due:
+        own = periods[month_bounds(part.stretch.starts_at)[0]]
         if own.state == PeriodState.CLOSED:
             log.warning("usage of lease %s is late for %s: it is adjusted", lease.uid, own)
-            found.append(_record(lease, stretch, periods[running], now, late_for=own))
+            found.append(_record(lease, part, periods[running], now, late_for=own))
         else:
-            found.append(_record(lease, stretch, own, now))
+            found.append(_record(lease, part, own, now))
     return found
 
 
 def _record(
     lease: Lease,
-    stretch: RateInterval,
+    part: Piece,
     period: BillingPeriod,
     now: datetime,
     late_for: BillingPeriod | None = None,
 ) -> UsageRecord:
+    stretch = part.stretch
     return UsageRecord(
         lease=lease,
         team_id=lease.team_id,
@@ -241,7 +285,8 @@ def _record(
         seconds=stretch.seconds,
         share_milli=lease.share_milli,
         share_milli_seconds=stretch.seconds * lease.share_milli,
-        micro_per_hour=lowered(stretch.rate.micro_per_hour, lease.price_milli),
+        micro_per_hour=part.price(lease),
+        refund=part.refund,
         currency=stretch.rate.card.currency,
         recorded_at=now,
     )

@@ -9,14 +9,15 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from portal.billing.models_notes import InvoiceNote, NoteState
+from portal.billing.models_refunds import RefundCause, RefundRule
 from portal.catalog.models import Flavor, Rate
 from portal.common.ids import invoice_uid
 from portal.leases.models import Lease
 from portal.teams.models import Team
 
 __all__ = [
-    "BillingPeriod", "Invoice", "InvoiceLine", "InvoiceNote", "NoteState", "PeriodState", "UsageDay", "UsageRecord",
-    "UsageTotal",
+    "BillingPeriod", "Invoice", "InvoiceLine", "InvoiceNote", "NoteState", "PeriodState", "RefundCause",
+    "RefundRule", "UsageDay", "UsageRecord", "UsageTotal",
 ]  # fmt: skip
 
 
@@ -126,9 +127,9 @@ class UsageRecord(models.Model):
     """A billed interval of a lease in whole seconds, inside one month and under one rate.
 
     ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held. ``micro_per_hour`` is
-    the rate, lowered to what the lease pays of it. Usage that was written after its month had been closed is an
-    adjustment: billed in the open month ``period``, dated and priced in the closed one, ``late_for``. A record never
-    changes; the line that it is on is that of its ``UsageTotal``.
+    the rate, lowered to what the lease pays of it, and by what the rule ``refund`` gives back. Usage that was written
+    after its month had been closed is an adjustment: billed in the open month ``period``, dated and priced in the
+    closed one, ``late_for``. A record never changes; the line that it is on is that of its ``UsageTotal``.
     """
 
     lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="usage")
@@ -142,11 +143,17 @@ class UsageRecord(models.Model):
     share_milli_seconds = models.PositiveBigIntegerField()
     micro_per_hour = models.BigIntegerField()
     currency = models.CharField(max_length=3)
+    refund = models.ForeignKey(
+        RefundRule, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     recorded_at = models.DateTimeField()
 
     class Meta:
         ordering = ["span", "id"]
-        indexes = [models.Index(fields=["team", "period"], name="usage_by_team_and_month")]
+        indexes = [
+            models.Index(fields=["team", "period"], name="usage_by_team_and_month"),
+            models.Index(fields=["refund"], name="usage_refunded", condition=~Q(refund=None)),
+        ]
         constraints = [
             ExclusionConstraint(
                 name="usage_never_billed_twice",

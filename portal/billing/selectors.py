@@ -7,13 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
+from typing import Any
 
 from django.db.models import QuerySet, Sum
 
-from portal.billing.metering import Piece, active_intervals, events_by_lease, pieces, rates_by_model
+from portal.billing.metering import (
+    Piece,
+    active_intervals,
+    events_by_lease,
+    pieces,
+    rates_by_model,
+    refunded,
+)
 from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, UsageRecord, UsageTotal
 from portal.billing.notes import draft_notes, note_sums
 from portal.billing.periods import month_bounds, period_of
+from portal.billing.refunds import refunds_of
 from portal.catalog.models import Rate
 from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
 from portal.common.errors import Conflict
@@ -92,12 +101,12 @@ def _pieces_of(
     events = events_by_lease(leases)
     if rates is None:
         rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
+    refunds = refunds_of(leases, events)
     found: dict[int, list[Piece] | None] = {}
     for lease in leases:
         try:
-            found[lease.pk] = pieces(
-                active_intervals(events[lease.pk]), rates[lease.flavor.device_model_id], now=now
-            )
+            parts = pieces(active_intervals(events[lease.pk]), rates[lease.flavor.device_model_id], now=now)
+            found[lease.pk] = refunded(parts, refunds.get(lease.pk))
         except Conflict:
             found[lease.pk] = None
     return found
@@ -252,7 +261,7 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
 def line_usage(team: Team, period: BillingPeriod, key: str) -> QuerySet[UsageRecord]:
     """Return the usage records behind a line, by the ``key`` its view carries; none for an unknown one."""
     rows = UsageRecord.objects.select_related(
-        "lease__user", "lease__flavor__device_model", "late_for"
+        "lease__user", "lease__flavor__device_model", "late_for", "refund"
     ).order_by("pk")
     if Invoice.objects.filter(team=team, period=period, is_issued=True).exists():
         position = int(key) if key.isdecimal() and len(key) <= 9 else 0
@@ -291,12 +300,11 @@ def open_time(
         .order_by("activated_at", "id")
     )
     leases = list(rows)
-    known = {
-        (lease_id, span.lower)
-        for lease_id, span in UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list(
-            "lease_id", "span"
-        )
-    }
+    known: dict[int, list[Any]] = defaultdict(list)
+    for lease_id, span in UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list(
+        "lease_id", "span"
+    ):
+        known[lease_id].append(span)
     found: list[tuple[Lease, list[Piece]]] = []
     unpriced = []
     for lease, parts in _zip(leases, now):
@@ -306,7 +314,7 @@ def open_time(
         open_parts = [
             p
             for p in parts
-            if (lease.pk, p.stretch.starts_at) not in known
+            if not any(span.lower <= p.stretch.starts_at < span.upper for span in known[lease.pk])
             and month_bounds(p.stretch.starts_at)[0] == period.starts_at
         ]
         if open_parts:

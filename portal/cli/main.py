@@ -32,6 +32,7 @@ from portal.cli import (
     periods,
     policies,
     quotas,
+    refunds,
     reports,
     requests,
     sessions,
@@ -216,6 +217,7 @@ app.add_typer(templates.app, name="template")
 app.add_typer(contacts.app, name="contact")
 app.add_typer(periods.app, name="period")
 app.add_typer(notes.app, name="note")
+app.add_typer(refunds.app, name="refund")
 app.add_typer(reports.app, name="report")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")

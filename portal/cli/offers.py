@@ -146,7 +146,7 @@ def set_price(
     as_json: Json = False,
 ) -> None:
     """Set what a device model costs from an instant on; only its first price may begin now or in the past."""
-    body = {"device_model": model, "price_per_hour": amount, "starts_at": _instant(begin, "--from")}
+    body = {"device_model": model, "price_per_hour": amount, "starts_at": instant_of(begin, "--from")}
     with api() as portal:
         made = portal.post("rates/", body)
     if as_json:
@@ -185,7 +185,7 @@ def _terms(most: int | None, hours: float | None, preemptible: float | None) -> 
     return found
 
 
-def _instant(text: str, option: str) -> str:
+def instant_of(text: str, option: str) -> str:
     """Return an instant as the API reads it, now for nothing; local time where no offset is named."""
     if not text:
         return datetime.now(tz=UTC).isoformat()

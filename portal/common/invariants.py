@@ -260,10 +260,12 @@ INVARIANTS = (
     ),
     Invariant(
         "usage_pays_its_price",
-        "Usage is priced at its rate, lowered to what the lease pays of it.",
+        "Usage is priced at its rate, lowered to what the lease pays of it, and by the rule that refunds it.",
         """SELECT u.id FROM billing_usagerecord u JOIN catalog_rate r ON r.id = u.rate_id
-           JOIN leases_lease l ON l.id = u.lease_id
-           WHERE u.micro_per_hour <> r.micro_per_hour * l.price_milli / 1000""",
+           JOIN leases_lease l ON l.id = u.lease_id LEFT JOIN billing_refundrule f ON f.id = u.refund_id
+           WHERE u.micro_per_hour
+             <> r.micro_per_hour * l.price_milli / 1000 * (1000 - coalesce(f.credit_milli, 0)) / 1000
+           OR NOT f.valid @> l.ended_at""",
     ),
     Invariant(
         "one_price_at_a_time",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import cohorts, cycles, flavors, maintenance, profile, sessions, setup
+from portal.web import cohorts, cycles, flavors, maintenance, profile, refunds, sessions, setup
 from portal.web.audit import page as audit
 from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
@@ -80,6 +80,8 @@ urlpatterns = [
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),
     path("finance/prices/", rates.page, name="rates"),
     path("finance/prices/<int:key>/withdraw/", rates.withdraw, name="rate_withdraw"),
+    path("finance/refunds/", refunds.page, name="refunds"),
+    path("finance/refunds/<int:key>/withdraw/", refunds.withdraw, name="refund_withdraw"),
     path("finance/currency/", rates.currency, name="currency"),
     path("operations/flavors/", flavors.page, name="flavors"),
     path("operations/flavors/<slug:slug>/", flavors.flavor, name="flavor"),

@@ -19,6 +19,7 @@ from portal.billing.closing import close_period
 from portal.billing.metering import meter_all
 from portal.billing.models import InvoiceLine
 from portal.billing.notes import propose_note
+from portal.billing.refunds import set_refund_rule
 from portal.billing.selectors import invoice_view, period_of
 from portal.budgets.periods import month_start
 from portal.budgets.services import BudgetSpec, make_budget
@@ -61,6 +62,7 @@ MISSING = {
     "month": "2001-01",
     "rate": "999999999",
     "key": "9-9-9",
+    "rule": "999999999",
     "note": "nte-0000000000000000",
     "own_note": "nte-0000000000000000",
     "token": "999999999",
@@ -296,6 +298,9 @@ ROUTES = (
     Route("GET", "periods/{last_month}/", "finance", None, 200, True),
     Route("GET", "periods/{last_month}/rehearsal/", "finance", None, 200, True),
     Route("POST", "periods/{last_month}/close/", "finance", None, 200, True),
+    Route("GET", "refund-rules/"),
+    Route("POST", "refund-rules/", "finance", {"cause": "maintenance", "credit_percent": 100}, 201),
+    Route("DELETE", "refund-rules/{rule}/", "finance", status=204),
     Route("GET", "notes/"),
     Route("POST", "notes/", "finance", CREDIT, 201),
     Route("GET", "notes/{note}/", "finance", None, 200, True),
@@ -463,7 +468,7 @@ def _signed_in(world: World) -> str:
 
 
 def _notes(world: World) -> dict[str, str]:
-    """Return the names of a note that finance may decide, and of one of its own, on the invoice of ``CREDIT``."""
+    """Return a note that finance may decide, one of its own, both on the invoice of ``CREDIT``, and a refund rule."""
     at = CREDITED.replace(hour=9)
     world.ended("bob", seconds=3600, at=at)
     close_period(period=period_of(at), actor=None, now=world.now)
@@ -475,7 +480,11 @@ def _notes(world: World) -> dict[str, str]:
         )
         for name in ("alice", "finance")
     ]  # fmt: skip
-    return {"note": made[0].uid, "own_note": made[1].uid}
+    rule = set_refund_rule(
+        cause="node_lost", credit_milli=1000, most_s=None, within_s=None,
+        starts_at=datetime.now(UTC) + timedelta(days=9), actor=None,
+    )  # fmt: skip
+    return {"note": made[0].uid, "own_note": made[1].uid, "rule": str(rule.pk)}
 
 
 def _rules(world: World) -> dict[str, str]:

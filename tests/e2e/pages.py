@@ -251,6 +251,7 @@ PAGES = (
     Page("profile", "bob", "/profile/", "profile"),
     Page("sessions", "bob", "/sessions/", "sessions"),
     Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
+    Page("refunds", "finance", "/finance/refunds/", "refunds"),
     Page("notes", "finance", "/finance/notes/", "notes"),
     Page("note", "finance", first("/finance/notes/", r"/finance/notes/nte-[^/\"]+/"), "note"),
     Page("note-new", "finance", lambda visitor: visitor.link(_past(visitor), LINE) + "correct/", "note_new"),

@@ -12,7 +12,7 @@ from fractions import Fraction
 from django.db.models import QuerySet, Sum
 
 from portal.billing.metering import events_by_lease
-from portal.billing.models import BillingPeriod, InvoiceNote, UsageRecord, UsageTotal
+from portal.billing.models import BillingPeriod, InvoiceNote, RefundCause, UsageRecord, UsageTotal
 from portal.billing.notes import note_sums
 from portal.billing.selectors import InvoiceView, LineView
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
@@ -98,6 +98,7 @@ class UsageRow:
     gpu_seconds: Decimal
     exact: Decimal
     agent_seconds: Decimal | None
+    refund: str
     steps: list[EventStep]
 
 
@@ -203,6 +204,7 @@ def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> UsageRow:
         gpu_seconds=gpu_seconds(record.share_milli_seconds),
         exact=micro_text(exact_micro(record.share_milli_seconds, record.micro_per_hour)),
         agent_seconds=None if agent is None else Decimal(agent) / 1000,
+        refund=str(RefundCause(record.refund.cause).label) if record.refund else "",
         steps=[step_of(event) for event in events],
     )
 

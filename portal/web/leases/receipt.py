@@ -8,14 +8,16 @@ from decimal import Decimal
 from fractions import Fraction
 
 from django.urls import NoReverseMatch, reverse
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from portal.billing.models import UsageRecord, UsageTotal
+from portal.billing.models import RefundCause, RefundRule, UsageRecord, UsageTotal
 from portal.billing.selectors import line_key
-from portal.catalog.pricing import exact_micro, to_minor
+from portal.catalog.pricing import exact_micro, lowered, to_minor
 from portal.leases.models import Lease
 from portal.web.figures import gpus, money, span
 from portal.web.jobs.rows import JobRow, job_of
+from portal.web.refunds import rule_text
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class ReceiptLine:
 @dataclass(frozen=True)
 class Receipt:
     """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown.
+    ``refund`` is the rule by which ``refunded`` was given back, "" for none.
     ``job`` is the batch job that ran in it, as this lease ended it."""
 
     lines: list[ReceiptLine]
@@ -47,13 +50,24 @@ class Receipt:
     is_counted: bool
     is_free: bool
     invoice_url: str
+    refunded: Decimal | None
+    refund: str
     job: JobRow | None = None
 
 
 def receipt_of(lease: Lease) -> Receipt:
     """Return the receipt; while metering has not come by yet it has no lines and ``is_counted`` is False."""
-    rows = UsageRecord.objects.filter(lease=lease).select_related("period", "late_for", "lease")
+    rows = UsageRecord.objects.filter(lease=lease).select_related(
+        "period", "late_for", "lease", "refund", "rate"
+    )
     records = list(rows.order_by("span"))
+    whole = sum(
+        (
+            exact_micro(r.share_milli_seconds, lowered(r.rate.micro_per_hour, lease.price_milli))
+            for r in records
+        ),
+        Fraction(0),
+    )
     exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
     total = money(to_minor(exact))
     seconds = sum(record.seconds for record in records)
@@ -76,6 +90,8 @@ def receipt_of(lease: Lease) -> Receipt:
         is_counted=is_counted,
         is_free=is_free,
         invoice_url=line_url(records[-1], lease) if records else "",
+        refunded=money(to_minor(whole) - to_minor(exact)) if whole != exact else None,
+        refund=next((refund_text(r.refund) for r in records if r.refund), ""),
         job=job_of(lease) if lease.request.is_job else None,
     )
 
@@ -105,6 +121,15 @@ def line_url(record: UsageRecord, lease: Lease) -> str:
         return reverse("web:invoice_line", args=[lease.team.slug, month, key])
     except NoReverseMatch:
         return ""
+
+
+def refund_text(rule: RefundRule) -> str:
+    """Return which rule applied and what it says, in the reader's language."""
+    return _("%(cause)s: %(what)s (rule of %(day)s)") % {
+        "cause": RefundCause(rule.cause).label,
+        "what": rule_text(rule),
+        "day": date_format(rule.valid.lower, "DATE_FORMAT"),
+    }
 
 
 def _rate(micro_per_hour: int) -> str:
