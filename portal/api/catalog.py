@@ -33,6 +33,7 @@ from portal.catalog.services import (
     change_flavor,
     cost_milli,
     create_flavor,
+    move_rate,
     set_currency,
     set_rate,
     withdraw_rate,
@@ -266,8 +267,29 @@ class Rates(Endpoint):
         return Response(rate_row(rate), status=201, headers={"Location": "/api/v1/rates/"})
 
 
+class MoveRateBody(Body):
+    """When a planned price begins."""
+
+    starts_at = Instant()
+
+
 class OneRate(Endpoint):
     """A planned price."""
+
+    @call(
+        "Move a planned price",
+        body=MoveRateBody,
+        answer=RateAnswer,
+        refusals=(400, 404, 409, 415, 422),
+        tag=TAG,
+    )
+    def put(self, request: Request, key: int) -> Response:
+        """Let a price that has not begun begin at another instant; it gets a new id. Finance."""
+        self.require_finance()
+        starts_at = self.take(MoveRateBody)["starts_at"]
+        moved = move_rate(rate_id=key, starts_at=starts_at, actor=self.person, now=db_now())
+        moved.refresh_from_db()
+        return Response(rate_row(moved))
 
     @call("Withdraw a planned price", status=204, refusals=(404, 409), tag=TAG)
     def delete(self, request: Request, key: int) -> Response:

@@ -81,6 +81,7 @@ def report_row(report: ChargebackReport) -> Row:
         "is_closed": report.is_closed,
         "until": instant(report.until),
         "compared_with": month_of(report.before) if report.before else None,
+        "unpriced": report.unpriced,
         "rows": [_group(row, unit) for row in report.groups],
         "total": _group(report.whole, unit),
         "days": [

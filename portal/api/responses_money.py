@@ -230,6 +230,7 @@ class ReportAnswer(ResponseShape):
     is_closed = s.BooleanField()
     until = s.DateTimeField(help_text="Now, or the end of the month.")
     compared_with = s.CharField(allow_null=True, help_text="The month before, where the books have it.")
+    unpriced = s.IntegerField(help_text="Leases that ran while no price was in force: they are in no amount.")
     rows = ReportGroup(many=True)
     total = ReportGroup()
     days = ReportDay(many=True)

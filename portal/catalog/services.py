@@ -245,6 +245,18 @@ def set_rate(
 
 
 @transaction.atomic
+def move_rate(*, rate_id: int, starts_at: datetime, actor: User | None, now: datetime) -> Rate:
+    """Let a price that has not begun begin at another instant; all of it or nothing.
+
+    Raises NotFound, Conflict if it has begun or another is planned after it, Invalid for an instant that has passed.
+    """
+    rate = withdraw_rate(rate_id=rate_id, actor=actor, now=now)
+    return set_rate(
+        model=rate.device_model, micro_per_hour=rate.micro_per_hour, starts_at=starts_at, actor=actor, now=now
+    )
+
+
+@transaction.atomic
 def withdraw_rate(*, rate_id: int, actor: User | None, now: datetime) -> Rate:
     """Take back a price that has not begun: the one before it goes on. Raises NotFound, or Conflict if it has."""
     card = default_card()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from portal.cli import formatting, output, zones
 from portal.cli.command import Json, api, guarded
+
+if TYPE_CHECKING:
+    from portal.cli.client import ApiClient
 
 flavor = typer.Typer(
     help="Say what can be asked for. For operators.", no_args_is_help=True, rich_markup_mode=None
@@ -115,17 +118,39 @@ def list_prices(as_json: Json = False) -> None:
     )
 
 
+@price.command("move")
+@guarded
+def move_price(
+    model: Model,
+    begin: Annotated[str, typer.Option("--from", help="From when instead, like 2026-02-01T00:00Z.")],
+    as_json: Json = False,
+) -> None:
+    """Let the last price planned for a model begin at another instant. Finance."""
+    with api() as portal:
+        last = _last_planned(portal, model)
+        moved = portal.put(f"rates/{last['id']}/", {"starts_at": instant_of(begin, "--from")})
+    if as_json:
+        output.out_json(moved)
+        return
+    output.say(f"{formatting.price(moved['price_per_hour'])} from {formatting.when(moved['valid_from'])}.")
+
+
+def _last_planned(portal: ApiClient, model: str) -> Any:
+    """Return the last price planned for a model, or stop where there is none."""
+    rows = portal.get("rates/", device_model=model)["results"]
+    now = datetime.now(tz=UTC)
+    planned = [r for r in rows if r["valid_from"] and datetime.fromisoformat(r["valid_from"]) > now]
+    if not planned:
+        raise typer.BadParameter(f"no price is planned for {model}")
+    return max(planned, key=lambda r: datetime.fromisoformat(r["valid_from"]))
+
+
 @price.command("withdraw")
 @guarded
 def withdraw_price(model: Model) -> None:
     """Take back the last price planned for a model that has not begun; the one before it goes on. Finance."""
     with api() as portal:
-        rows = portal.get("rates/", device_model=model)["results"]
-        now = datetime.now(tz=UTC)
-        planned = [r for r in rows if r["valid_from"] and datetime.fromisoformat(r["valid_from"]) > now]
-        if not planned:
-            raise typer.BadParameter(f"no price is planned for {model}")
-        last = max(planned, key=lambda r: datetime.fromisoformat(r["valid_from"]))
+        last = _last_planned(portal, model)
         portal.delete(f"rates/{last['id']}/")
     output.say(
         f"{formatting.price(last['price_per_hour'])} from {formatting.when(last['valid_from'])} is withdrawn."

@@ -79,6 +79,7 @@ urlpatterns = [
     path("finance/months/<str:month>/rehearsal/", invoices_periods.rehearsal, name="rehearsal"),
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),
     path("finance/prices/", rates.page, name="rates"),
+    path("finance/prices/<int:key>/move/", rates.move, name="rate_move"),
     path("finance/prices/<int:key>/withdraw/", rates.withdraw, name="rate_withdraw"),
     path("finance/refunds/", refunds.page, name="refunds"),
     path("finance/refunds/<int:key>/withdraw/", refunds.withdraw, name="refund_withdraw"),

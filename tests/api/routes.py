@@ -194,6 +194,7 @@ ROUTES = (
     Route("GET", "availability/"),
     Route("GET", "rates/"),
     Route("DELETE", "rates/{rate}/", "finance", status=204),
+    Route("PUT", "rates/{rate}/", "finance", {"starts_at": "2900-01-01T00:00:00Z"}),
     Route("GET", "forecasts/calibration/"),
     Route(
         "POST",

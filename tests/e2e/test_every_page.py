@@ -32,7 +32,7 @@ NOT_PAGES = {
     "calendar_mine", "reservation_cancel", "window_change", "window_cancel",
     "policy_activate", "policy_roll_back", "cohort_rename", "cohort_remove", "priority_give", "priority_revoke",
     "currency", "flavors_standard", "person_link", "join",
-    "report_file", "rate_withdraw", "invoice_pdf", "note_decide", "note_withdraw", "refund_withdraw",
+    "report_file", "rate_withdraw", "rate_move", "invoice_pdf", "note_decide", "note_withdraw", "refund_withdraw",
     "team_budget_end",
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -11,10 +12,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.billing.periods import month_bounds
-from portal.catalog.services import set_currency, set_rate, withdraw_rate
+from portal.catalog.services import move_rate, set_currency, set_rate, withdraw_rate
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.web.access import done, person, refused, rights_of
+from portal.web.fields import MomentField
 from portal.web.rates.forms import CurrencyForm, RateForm
 from portal.web.rates.rows import ModelPrices, card_currency, model_prices
 
@@ -67,6 +69,22 @@ def withdraw(request: HttpRequest, key: int) -> HttpResponse:
     except BerthError as error:
         return refused(request, error, "web:rates")
     said = _("The planned price of %(model)s is withdrawn.") % {"model": rate.device_model.name}
+    return done(request, said, "web:rates")
+
+
+@require_POST
+def move(request: HttpRequest, key: int) -> HttpResponse:
+    """Let a planned price begin at another instant."""
+    if not rights_of(request).is_finance:
+        raise Forbidden(_("Only finance works on billing periods and prices."))
+    try:
+        starts_at = MomentField().clean(request.POST.get("starts_at", "")[:40])
+        rate = move_rate(rate_id=key, starts_at=starts_at, actor=person(request), now=db_now())
+    except ValidationError as error:
+        return refused(request, Invalid(fields={"starts_at": " ".join(error.messages)}), "web:rates")
+    except BerthError as error:
+        return refused(request, error, "web:rates")
+    said = _("The planned price of %(model)s is moved.") % {"model": rate.device_model.name}
     return done(request, said, "web:rates")
 
 

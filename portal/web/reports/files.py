@@ -27,6 +27,7 @@ from portal.web.invoices.csv_file import HEADER, MARK, amount_text, note_cells, 
 from portal.web.invoices.rows import gpu_hours
 from portal.web.reports.paper import pdf
 from portal.web.reports.printed import report_paper
+from portal.web.reports.rows import unpriced_text
 
 # What follows the month in addresses and names of files, and the kind of content.
 KINDS = {
@@ -142,6 +143,8 @@ def _write_workbook(
         sheet.write_number(line, 5, row.cost_micro / MICRO, cents)
         if row.before_micro is not None:
             sheet.write_number(line, 6, row.before_micro / MICRO, cents)
+    if report.unpriced:
+        sheet.write_string(len(report.groups) + 2, 0, unpriced_text(report.unpriced))
     sheet.set_column(0, 1, 24)
     sheet.set_column(2, 6, 14)
     sheet = book.add_worksheet(_("Lines"))
