@@ -119,7 +119,9 @@ class LeaseRequest(models.Model):
                 name="request_growing",
                 condition=Q(state=RequestState.GRANTED, most_count__gt=F("count")),
             ),
-            models.Index(fields=["team", "state"], name="request_by_team"),
+            models.Index(fields=["team", "state", "id"], name="request_by_team_and_state"),
+            models.Index(fields=["team", "state", "quote_micro", "id"], name="request_by_quote"),
+            models.Index(fields=["team", "id"], name="request_by_team"),
             models.Index(fields=["author", "-id"], name="request_by_author"),
         ]
         constraints = [
@@ -316,7 +318,9 @@ class Lease(models.Model):
             models.Index(fields=["node"], name="lease_live_by_node", condition=Q(state__in=LIVE_LEASES)),
             models.Index(fields=["node", "clean_at"], name="lease_by_node"),
             models.Index(fields=["not_after"], name="lease_due", condition=Q(state=LeaseState.ACTIVE)),
-            models.Index(fields=["team", "-starts_at"], name="lease_by_team"),
+            models.Index(fields=["team", "starts_at", "id"], name="lease_by_start"),
+            models.Index(fields=["team", "not_after", "id"], name="lease_by_end"),
+            models.Index(fields=["team", "id"], name="lease_by_team"),
             models.Index(fields=["user", "-starts_at"], name="lease_by_user"),
             models.Index(
                 F("team"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from django import forms
-from django.core.paginator import Page, Paginator
-from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
-from portal.leases.selectors import visible_leases, visible_requests
+from portal.leases.lists import LEASE_ORDERS, REQUEST_ORDERS, ListQuery, lease_page, request_page
 from portal.leases.states import LIVE_LEASES, OPEN_REQUESTS, LeaseState, RequestState
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import rights_of
@@ -21,8 +20,6 @@ from portal.web.leases.rows import lease_rows
 from portal.web.requests.rows import request_rows
 
 PER_PAGE = 25
-LEASE_ORDER = {"started": "starts_at", "ends": "not_after", "team": "team__name", "state": "state"}
-REQUEST_ORDER = {"asked": "submitted_at", "team": "team__name", "state": "state", "quote": "quote_micro"}
 WHOSE = (("", _("Everybody's")), ("mine", _("Only mine")))
 
 
@@ -45,7 +42,8 @@ class ListForm(forms.Form):
 
     def __init__(self, data: Any, *, rights: Rights, states: list[tuple[str, Any]]) -> None:
         super().__init__(data)
-        teams = [(team.slug, team.name) for team in visible_teams(rights)]
+        self.teams = list(visible_teams(rights))
+        teams = [(team.slug, team.name) for team in self.teams]
         for name, choices in (
             ("team", [("", _("Every team")), *teams]),
             ("state", [("", _("Any")), *states]),
@@ -62,22 +60,17 @@ class ListForm(forms.Form):
 
 @require_safe
 def leases(request: HttpRequest) -> HttpResponse:
-    """Show leases of the teams this person belongs to; one's own live ones on first sight."""
+    """Show leases of the teams this person belongs to."""
     rights = rights_of(request)
-    states = [("live", _("Not ended yet")), *LeaseState.choices]
-    form = ListForm(request.GET, rights=rights, states=states)
-    chosen = form.chosen()
-    rows = _narrowed(visible_leases(rights), chosen, mine=Q(user=rights.user), name="request__name")
-    if "state" in chosen:
-        live = Q(state__in=LIVE_LEASES)
-        rows = rows.filter(live if chosen["state"] == "live" else Q(state=chosen["state"]))
-    ordering, page = _ordered_page(request, rows, LEASE_ORDER, "-started")
+    form = ListForm(request.GET, rights=rights, states=[("live", _("Not ended yet")), *LeaseState.choices])
+    query = _query(request, form, rights, LEASE_ORDERS, "-started", live=("live", LIVE_LEASES))
+    page = lease_page(query)
     context = {
         "form": form,
         "page": page,
-        "ordering": ordering,
-        "rows": lease_rows(list(page.object_list), now=timezone.now()),
-        "is_filtered": bool(chosen),
+        "ordering": query.ordering,
+        "rows": lease_rows(page.rows, now=timezone.now()),
+        "is_filtered": bool(form.chosen()),
     }
     return render(request, "web/leases.html", context)
 
@@ -86,41 +79,42 @@ def leases(request: HttpRequest) -> HttpResponse:
 def requests(request: HttpRequest) -> HttpResponse:
     """Show requests of the teams this person belongs to."""
     rights = rights_of(request)
-    states = [("open", _("Not finished yet")), *RequestState.choices]
-    form = ListForm(request.GET, rights=rights, states=states)
-    chosen = form.chosen()
-    rows = _narrowed(visible_requests(rights), chosen, mine=Q(author=rights.user), name="name")
-    if "state" in chosen:
-        still = Q(state__in=OPEN_REQUESTS)
-        rows = rows.filter(still if chosen["state"] == "open" else Q(state=chosen["state"]))
-    ordering, page = _ordered_page(request, rows, REQUEST_ORDER, "-asked")
+    form = ListForm(
+        request.GET, rights=rights, states=[("open", _("Not finished yet")), *RequestState.choices]
+    )
+    query = _query(request, form, rights, REQUEST_ORDERS, "-asked", live=("open", OPEN_REQUESTS))
+    page = request_page(query)
     context = {
         "form": form,
         "page": page,
-        "ordering": ordering,
-        "rows": request_rows(list(page.object_list)),
-        "is_filtered": bool(chosen),
+        "ordering": query.ordering,
+        "rows": request_rows(page.rows),
+        "is_filtered": bool(form.chosen()),
     }
     return render(request, "web/requests.html", context)
 
 
-def _narrowed(rows: QuerySet[Any], chosen: dict[str, str], *, mine: Q, name: str) -> QuerySet[Any]:
-    if chosen.get("whose") == "mine":
-        rows = rows.filter(mine)
-    if "team" in chosen:
-        rows = rows.filter(team__slug=chosen["team"])
-    if "q" in chosen:
-        rows = rows.filter(Q(uid__icontains=chosen["q"]) | Q(**{f"{name}__icontains": chosen["q"]}))
-    return rows
-
-
-def _ordered_page(
-    request: HttpRequest, rows: QuerySet[Any], fields: dict[str, str], default: str
-) -> tuple[str, Page[Any]]:
-    """Return the order in use (an unknown one falls back) and the page asked for, or the nearest."""
-    ordering = request.GET.get("ordering", default)
-    if ordering.removeprefix("-") not in fields:
-        ordering = default
-    sign = "-" if ordering.startswith("-") else ""
-    ordered = rows.order_by(f"{sign}{fields[ordering.removeprefix('-')]}", f"{sign}id")
-    return ordering, Paginator(ordered, PER_PAGE).get_page(request.GET.get("page"))
+def _query(
+    request: HttpRequest,
+    form: ListForm,
+    rights: Rights,
+    orders: Collection[str],
+    default: str,
+    *,
+    live: tuple[str, Iterable[str]],
+) -> ListQuery:
+    """Return what the address asks for; an unknown order falls back, ``live`` is the choice that means several."""
+    chosen = form.chosen()
+    # Names are looked through from the newest on, in no other order.
+    ordering = default if "q" in chosen else request.GET.get("ordering", default)
+    state = chosen.get("state", "")
+    return ListQuery(
+        teams=[team.pk for team in form.teams if chosen.get("team") in (None, team.slug)],
+        ordering=ordering if ordering.removeprefix("-") in orders else default,
+        size=PER_PAGE,
+        user=rights.user.pk if chosen.get("whose") == "mine" else None,
+        states=tuple(sorted(live[1])) if state == live[0] else (state,) if state else (),
+        text=chosen.get("q", ""),
+        after=request.GET.get("after", ""),
+        before=request.GET.get("before", ""),
+    )

@@ -21,6 +21,7 @@ from tools.bench import (
     machine,
     money,
     night,
+    pages,
     placement,
     rows,
     soak,
@@ -70,6 +71,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "money": (
         "a month's money: open month on a page, close, exports; BENCH_RECORDS (100,000) and BENCH_TEAMS (500)",
         money.measure,
+    ),
+    "pages": (
+        "server time and queries of every page and list: 1,000 GPUs, 200 teams, 5,000 waiting; BENCH_LEASES (100,000)",
+        pages.measure,
     ),
     "kills": (
         "numbered lines of 8 jobs while agents, gateway and web are killed 50 times: lost or doubled in the store",

@@ -60,8 +60,8 @@ def _turns() -> dict[str, Any]:
     from portal.leases.models import Lease, LeaseRequest, Placement
     from scheduler import cycle
 
-    flavors = _fleet(db_now())
-    _fill(flavors, db_now())
+    flavors = make_fleet(db_now(), NODES)
+    fill_fleet(flavors, _teams(db_now()), WAITING, db_now())
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     parts = TurnTimes()
@@ -120,14 +120,14 @@ class TurnTimes:
         return found
 
 
-def _fleet(now: Any) -> dict[str, Any]:
-    """Make nodes, devices and flavors: whole A100, and three MIG sizes of the H100."""
+def make_fleet(now: Any, nodes_of: dict[str, int]) -> dict[str, Any]:
+    """Make nodes of each kind, their devices and flavors: whole A100, and three MIG sizes of the H100."""
     from nodeagent.protocol.boards import device_facts
     from portal.catalog.models import Flavor
     from portal.fleet.models import Device, DeviceModel, Node, Profile
     from portal.fleet.services import learn_devices
 
-    for kind, count in NODES.items():
+    for kind, count in nodes_of.items():
         mode = "exclusive" if kind.startswith("a100") else "mig"
         nodes = Node.objects.bulk_create(
             Node(
@@ -148,6 +148,7 @@ def _fleet(now: Any) -> dict[str, Any]:
                     modes=[mode],
                     is_accepted=True,
                     accepted=first.accepted,
+                    profiles=first.profiles,
                     last_seen_at=now,
                 )
                 for node in nodes[1:]
@@ -156,7 +157,7 @@ def _fleet(now: Any) -> dict[str, Any]:
             batch_size=BATCH,
         )
     found = {}
-    a100, h100 = (DeviceModel.objects.get(slug=kind) for kind in NODES)
+    a100, h100 = (DeviceModel.objects.get(slug=kind) for kind in nodes_of)
     found["a100"] = Flavor.objects.create(
         slug="a100", name="A100", device_model=a100, mode="exclusive", share_milli=1000,
         memory_mib=a100.memory_mib, max_count=BOARDS,
@@ -169,29 +170,35 @@ def _fleet(now: Any) -> dict[str, Any]:
     return found
 
 
-def _fill(flavors: dict[str, Any], now: Any) -> None:
-    """Fill every board, and let 5,000 requests of many sizes wait."""
-    from portal.accounts.models import User
-    from portal.fleet.models import Device
-    from portal.leases.models import Lease, LeaseRequest, Placement
+def _teams(now: Any) -> list[Any]:
+    """Make teams without a ceiling that use more than they are guaranteed, so that only devices are short."""
     from portal.quotas.models import Quota
     from portal.teams.services import create_team
 
-    rng = random.Random(7)
     root = create_team(name="Bench", slug="bench", parent=None, now=now)
     teams = [create_team(name=f"T{at}", slug=f"t{at}", parent=root, now=now) for at in range(TEAMS)]
     for team in (root, *teams):
         Quota.objects.create(team=team, guaranteed_milli=0, ceiling_milli=None, used_milli=10**9)
-    users = User.objects.bulk_create(User(username=f"person-{at}") for at in range(TEAMS * 5))
+    return teams
+
+
+def fill_fleet(flavors: dict[str, Any], teams: Sequence[Any], waiting: int, now: Any) -> None:
+    """Fill every board with leases of these teams in turn, five people each; let so many requests wait."""
+    from portal.accounts.models import User
+    from portal.fleet.models import Device
+    from portal.leases.models import Lease, LeaseRequest, Placement
+
+    rng = random.Random(7)
+    users = User.objects.bulk_create(User(username=f"person-{at}") for at in range(len(teams) * 5))
     boards = list(Device.objects.select_related("model").order_by("node_id", "index"))
     spans = list(_spans(flavors, boards, rng))
 
     def request(at: int, flavor: Any, count: int, state: str) -> Any:
         seconds = rng.choice((1, 2, 4, 8, 24)) * HOURS
         return LeaseRequest(
-            team=teams[at % TEAMS], author=users[at % len(users)], flavor=flavor, count=count,
+            team=teams[at % len(teams)], author=users[at % len(users)], flavor=flavor, count=count,
             duration_s=seconds, remaining_s=seconds, state=state, cost_milli=flavor.share_milli * count,
-            quote_micro=0, currency="EUR", submitted_at=now, queued_at=now - timedelta(seconds=WAITING - at),
+            quote_micro=0, currency="EUR", submitted_at=now, queued_at=now - timedelta(seconds=waiting - at),
             priority=rng.choice((0, 0, 0, 0, 10, -10)),
         )  # fmt: skip
 
@@ -217,9 +224,9 @@ def _fill(flavors: dict[str, Any], now: Any) -> None:
     kinds = [("a100", n) for n in (1, 1, 1, 1, 2, 2, 4, 8)] + [
         (name, 1) for name in flavors if name != "a100"
     ]
-    waiting = [rng.choice(kinds) for _ in range(WAITING)]
+    asked_for = [rng.choice(kinds) for _ in range(waiting)]
     LeaseRequest.objects.bulk_create(
-        [request(at, flavors[name], count, "queued") for at, (name, count) in enumerate(waiting)],
+        [request(at, flavors[name], count, "queued") for at, (name, count) in enumerate(asked_for)],
         batch_size=BATCH,
     )
 
