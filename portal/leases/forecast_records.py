@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Any
 
 from portal.common.sql import execute, fetch
@@ -37,11 +35,16 @@ RECORD = (
     " FROM leases_startforecast f JOIN leases_leaserequest r ON r.id = f.request_id"
     " ORDER BY f.made_at DESC, f.id DESC LIMIT %s"
 )
-SHOWN = (
-    "SELECT f.made_at, f.p50_at, f.p90_at, f.started_at FROM leases_startforecast f"  # noqa: S608 (our own states)
-    " JOIN leases_leaserequest r ON r.id = f.request_id"
-    f" WHERE f.made_at > %s AND (f.started_at IS NOT NULL OR r.state = '{RequestState.QUEUED}' AND f.p90_at < %s)"
-    " ORDER BY f.made_at DESC LIMIT %s"
+# In all, by week and by shown likely wait; waits that go on count once they have passed their P90.
+SCORES = (
+    "SELECT grouping(week), grouping(length), week, length, count(*), count(*) FILTER (WHERE started_at <= p50_at),"  # noqa: S608 (our own states)
+    " count(*) FILTER (WHERE started_at <= p90_at),"
+    " percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM p90_at - p50_at)::float)"
+    " FROM (SELECT p50_at, p90_at, started_at, date_trunc('week', made_at AT TIME ZONE 'UTC')::date AS week,"
+    "  width_bucket(extract(epoch FROM p50_at - made_at)::float, %s::float[]) AS length"
+    "  FROM leases_startforecast f WHERE made_at > %s AND (started_at IS NOT NULL OR p90_at < %s AND EXISTS"
+    f"  (SELECT 1 FROM leases_leaserequest r WHERE r.id = f.request_id AND r.state = '{RequestState.QUEUED}'))"
+    "  ORDER BY made_at DESC LIMIT %s) shown GROUP BY GROUPING SETS ((), (week), (length))"
 )
 AWAITED = (
     "SELECT r.id, r.queued_at FROM leases_leaserequest r"  # noqa: S608 (our own states)
@@ -128,47 +131,22 @@ def quality(*, now: datetime) -> Quality:
 
     Counted are waits that ended in a start, and waits that have passed their P90: these have missed already.
     """
-    rows = [_Shown(*row) for row in fetch(SHOWN, [now - timedelta(weeks=WEEKS), now, MOST_SHOWN])]
+    weeks: dict[Any, ForecastScore] = {}
+    lengths: dict[Any, ForecastScore] = {}
+    overall = ForecastScore(None, 0, None, None, None)
+    bounds = list(zip((0, *LENGTHS), (*LENGTHS, None), strict=True))
+    rows = fetch(SCORES, [list(LENGTHS), now - timedelta(weeks=WEEKS), now, MOST_SHOWN])
+    for not_by_week, not_by_length, week, length, count, half, most, width in rows:
+        if not count:
+            continue
+        label = None if not_by_week and not_by_length else bounds[length] if not_by_week else week
+        score = ForecastScore(label, count, half * 1000 // count, most * 1000 // count, int(width))
+        if label is None:
+            overall = score
+        else:
+            (lengths if not_by_week else weeks)[label] = score
     return Quality(
-        _score(None, rows),
-        [_score(week, found) for week, found in _grouped(rows, _week)],
-        [_score(bounds, [one for one in rows if _length(one) == bounds]) for bounds in _bounds()],
+        overall,
+        [weeks[week] for week in sorted(weeks, reverse=True)],
+        [lengths.get(each, ForecastScore(each, 0, None, None, None)) for each in bounds],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    made_at: datetime
-    p50_at: datetime
-    p90_at: datetime
-    started_at: datetime | None
-
-
-def _grouped(rows: Iterable[_Shown], key: Callable[[_Shown], Any]) -> list[tuple[Any, list[_Shown]]]:
-    groups: dict[Any, list[_Shown]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return sorted(groups.items(), reverse=True)
-
-
-def _week(row: _Shown) -> Any:
-    day = row.made_at.date()
-    return day - timedelta(days=day.weekday())
-
-
-def _bounds() -> list[tuple[int, int | None]]:
-    return list(zip((0, *LENGTHS), (*LENGTHS, None), strict=True))
-
-
-def _length(row: _Shown) -> tuple[int, int | None]:
-    likely = (row.p50_at - row.made_at).total_seconds()
-    return next(bounds for bounds in _bounds() if bounds[1] is None or likely < bounds[1])
-
-
-def _score(label: Any, rows: Sequence[_Shown]) -> ForecastScore:
-    if not rows:
-        return ForecastScore(label, 0, None, None, None)
-    half = sum(one.started_at is not None and one.started_at <= one.p50_at for one in rows)
-    most = sum(one.started_at is not None and one.started_at <= one.p90_at for one in rows)
-    width = median((one.p90_at - one.p50_at).total_seconds() for one in rows)
-    return ForecastScore(label, len(rows), half * 1000 // len(rows), most * 1000 // len(rows), int(width))

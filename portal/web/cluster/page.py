@@ -22,6 +22,8 @@ from portal.web.nodes.slice_metrics import silent_devices_text
 from portal.web.power.forms import WakeForm
 from portal.web.power.rows import power_facts
 
+MOST_ROWS = 300  # of the map as a table: a fleet of a thousand devices would be seconds of them
+
 
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
@@ -29,12 +31,14 @@ def page(request: HttpRequest) -> HttpResponse:
     fleet = fleet_view(rights_of(request), now=timezone.now())
     form = MapFilter(request.GET, fleet)
     shown = narrowed(fleet, **form.chosen())
+    rows = table_of(shown)
     context = {
         "form": form,
         "fleet": shown,
         "map": as_json(shown),
         "capacity": capacity_of(fleet),
-        "rows": table_of(shown),
+        "rows": rows[:MOST_ROWS],
+        "more": max(0, len(rows) - MOST_ROWS),
         "teams": teams_of(shown),
         "is_narrowed": shown.nodes != fleet.nodes,
         "is_operator": rights_of(request).is_operator,

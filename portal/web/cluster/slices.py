@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -39,7 +40,7 @@ class DeviceStretch:
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TeamsInSight:
     """What one person may know of teams: names and colours of those in sight, and which are their own."""
 
@@ -48,7 +49,11 @@ class TeamsInSight:
 
     def tone(self, team_id: int) -> int:
         """Return the colour of a team in sight, 1 to 8: the same on every page of this person."""
-        return sorted(self.names).index(team_id) % 8 + 1
+        return self._places[team_id] % 8 + 1
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {pk: at for at, pk in enumerate(sorted(self.names))}
 
 
 @dataclass(frozen=True, slots=True)
