@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -94,9 +95,9 @@ def measure() -> dict[str, Any]:
 
     with stack.running(is_demo=False) as here:
         command = [sys.executable, "-m", "tools.bench.pages"]
-        made = subprocess.run(
-            command, cwd=stack.ROOT, env=here.environment(), stdout=subprocess.PIPE, text=True, check=True
-        )
+        # The web process has to know this one's sessions.
+        env = here.environment() | {"BERTH_SECRET_KEY": secrets.token_hex(48)}
+        made = subprocess.run(command, cwd=stack.ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(made.stdout)
     return found
 
@@ -121,13 +122,13 @@ def _measured() -> dict[str, Any]:
     from portal.common.clock import db_now
     from portal.common.invariants import broken
     from portal.fleet.models import Node
-    from tools.bench import past
+    from tools.bench import history
 
     began = time.perf_counter()
-    past.make(LEASES, db_now())
+    history.make(LEASES, db_now())
     found: dict[str, Any] = {
-        "seeded": f"{LEASES:,} ended leases, {past.WAITING:,} waiting, {past.TEAMS} teams, "
-        f"{8 * sum(past.NODES.values()):,} GPUs in {time.perf_counter() - began:.0f} s"
+        "seeded": f"{LEASES:,} ended leases, {history.WAITING:,} waiting, {history.TEAMS} teams, "
+        f"{8 * sum(history.NODES.values()):,} GPUs in {time.perf_counter() - began:.0f} s"
     }
     if breaches := [f"{one.invariant.name}: {', '.join(one.offenders[:3])}" for one in broken()]:
         raise RuntimeError(f"what was seeded breaks promises: {'; '.join(breaches)}")
@@ -310,22 +311,26 @@ def _served(objects: dict[str, str]) -> dict[str, str]:
     cookie = f"{settings.SESSION_COOKIE_NAME}={_client('bob').cookies[settings.SESSION_COOKIE_NAME].value}"
     sock = listen("127.0.0.1", FIRST_PORT)
     port = sock.getsockname()[1]
-    url = re.sub(r"/[^/?]+(\?|$)", rf"/{connection.settings_dict['NAME']}\1", os.environ["DATABASE_URL"])
+    url = re.sub(
+        r"/[^/?]+(\?|$)", rf"/{connection.settings_dict['NAME']}\1", os.environ["DATABASE_URL"], count=1
+    )
+    # As the embedded stack serves them; the process takes the socket over.
+    serve = "import socket, sys; from portal.embedded.programs import serve_web;"
+    serve += "serve_web(socket.socket(fileno=int(sys.argv[1])))"
     server = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "portal.asgi:application", "--fd", str(sock.fileno()), "--no-access-log",
-         "--log-level", "error"],
+        [sys.executable, "-c", serve, str(sock.fileno())],
         env={**os.environ, "DATABASE_URL": url}, pass_fds=[sock.fileno()],
     )  # fmt: skip
+    sock.close()
     try:
         paths = [path.format(**objects) for path in MOST_USED]
         return {
-            "requests a second": _rate(port, cookie, paths),
+            "pages a second": _rate(port, cookie, paths),
             "first page": _first_visit(port, cookie),
         }
     finally:
         server.terminate()
         server.wait(20)
-        sock.close()
 
 
 def _rate(port: int, cookie: str, paths: list[str]) -> str:
