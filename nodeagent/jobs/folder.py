@@ -12,12 +12,14 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.protocol.forms import is_name, is_path_below
+from nodeagent.protocol.jobs import JobOrder
 from nodeagent.protocol.limits import TEXT
 from nodeagent.protocol.messages import JobReport
 from nodeagent.runtimes.base import Key
@@ -30,6 +32,7 @@ LIMITS: Final = "limits"
 FOUND: Final = "found"
 FILES: Final = "files"
 IMAGE: Final = "image"
+FOLLOWS: Final = "+"  # in no stem
 HEADER: Final = 4096
 MOST_SAID: Final = 500
 MOST_FOUND: Final = 8 * 1024 * 1024
@@ -65,11 +68,12 @@ class FoundFile:
 
 
 class JobFolder:
-    """One generation of one lease's job. Every call looks at the disk."""
+    """One job of one generation of a lease, by its ordinal there. Every call looks at the disk."""
 
-    def __init__(self, root: Path, key: Key) -> None:
+    def __init__(self, root: Path, key: Key, ordinal: int = 1) -> None:
         self.key = key
-        self.path = root / stem_of(key)
+        self.ordinal = ordinal
+        self.path = root / (stem_of(key) if ordinal == 1 else f"{stem_of(key)}{FOLLOWS}{ordinal}")
         self._known_limits: tuple[int, int] | None = None
 
     def make(self, head: int, tail: int, *, collects: bool = False, digest: str | None = None) -> JobFiles:
@@ -145,6 +149,9 @@ class JobFolder:
 
     def report(self) -> JobReport:
         """Return how the job goes by its files. What its holder may have written there is believed of nobody else."""
+        return replace(self._report(), ordinal=self.ordinal)
+
+    def _report(self) -> JobReport:
         told, digest = self.lines(), self.digest or ""
         if "ran_ms" not in told:
             if self.is_running():
@@ -276,6 +283,24 @@ class JobFolder:
             os.close(fd)
 
 
+@dataclass(slots=True)
+class RunningJob:
+    """A job whose first process lives: an open handle on it, and the process itself where this agent started it.
+
+    ``told`` is a pipe that closes once the job has ended though its files are still being collected, -1 for none.
+    ``is_alone``: the job is over, and nothing else of its lease is let live beside that process.
+    """
+
+    folder: JobFolder
+    handle: int
+    pid: int
+    process: subprocess.Popen[bytes] | None
+    order: JobOrder
+    told: int = -1
+    is_asked: bool = False
+    is_alone: bool = False
+
+
 def _found_file(told: dict[str, Any]) -> FoundFile | None:
     """Return what a line says of one file, None for what would be refused on its way to the portal."""
     path, why, digest = told.get("path"), told.get("left_out", ""), told.get("sha256", "")
@@ -290,12 +315,19 @@ def _found_file(told: dict[str, Any]) -> FoundFile | None:
 
 
 def job_folders(root: Path) -> list[JobFolder]:
-    """Return every job that has files here."""
+    """Return every job that has files here, those of a lease in their order."""
     try:
-        names = sorted(os.listdir(root))
+        names = os.listdir(root)
     except OSError:
         return []
-    return [JobFolder(root, key) for key in map(key_of_stem, names) if key is not None]
+    found = []
+    for name in names:
+        stem, plus, number = name.partition(FOLLOWS)
+        key = key_of_stem(stem)
+        ordinal = int(number) if number.isascii() and number.isdigit() else 0
+        if key is not None and (ordinal > 1 or not plus):
+            found.append(JobFolder(root, key, ordinal or 1))
+    return sorted(found, key=lambda folder: (folder.key, folder.ordinal))
 
 
 def _is_free(fd: int) -> bool:

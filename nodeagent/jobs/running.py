@@ -9,23 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import marshal
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.containers.boxes import IMAGE_UNIT, LeaseContainers, remove_container
-from nodeagent.containers.podman import within
 from nodeagent.containers.pulling import ImagePulls, Pull, PulledImage
-from nodeagent.jobs.folder import JobFolder, job_folders
+from nodeagent.jobs.folder import JobFolder, RunningJob, job_folders
+from nodeagent.jobs.spec import LOAD, container_spec, input_of
 from nodeagent.protocol.codec import ProtocolError
-from nodeagent.protocol.jobs import JobOrder, order_of
+from nodeagent.protocol.jobs import BEGINNING, JobOrder, order_of
 from nodeagent.protocol.messages import JobReport
 from nodeagent.reconcile.lease_records import COLLECTED_WITHIN_S, NS, PREPARING, READY, LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
@@ -41,35 +40,9 @@ TELL_EVERY_NS: Final = 2 * NS
 BEGUN_EVERY_S: Final = 0.01
 LIVE: Final = (PREPARING, READY)
 WAITING, RUNNING, EXITED, LOST = "waiting", "running", "exited", "lost"
-# What is written down of a job that ends is there within this much of COLLECTED_WITHIN_S.
-COLLECT_MARGIN_S: Final = 10
+ORDER_WITHIN_S: Final = 1.0
 ALONE_EVERY_S: Final = 0.5
 ALONE_WITHIN_S: Final = 5
-# Compiled once here: a node may begin dozens of jobs at once, and each would spend a third of its start on that.
-RUNNER: Final = compile(
-    Path(__file__).with_name("runner.py").read_text(), "runner", "exec", dont_inherit=True
-)
-COLLECTOR: Final = (Path(__file__).with_name("collector.py")).read_text()
-# The program comes with its input: the holder may not be able to read ours, and nobody wants it in a list of processes.
-_LOAD: Final = "import marshal,sys;exec(marshal.load(sys.stdin.buffer))"
-
-
-@dataclass(slots=True)
-class RunningJob:
-    """A job whose first process lives: an open handle on it, and the process itself where this agent started it.
-
-    ``told`` is a pipe that closes once the job has ended though its files are still being collected, -1 for none.
-    ``is_alone``: the job is over, and nothing else of its lease is let live beside that process.
-    """
-
-    folder: JobFolder
-    handle: int
-    pid: int
-    process: subprocess.Popen[bytes] | None
-    order: JobOrder
-    told: int = -1
-    is_asked: bool = False
-    is_alone: bool = False
 
 
 class NodeJobs:
@@ -125,11 +98,13 @@ class NodeJobs:
             await self._pulls.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def is_over(self, key: Key) -> bool:
+    def is_over(self, key: Key, ordinal: int = 1) -> bool:
         """Say whether nothing more comes from a job, and how it ended was taken over."""
+        record = self._reconciler.lease_records.get(key)
+        if record is not None and record.job is not None and ordinal < record.job.ordinal:
+            return True
         if key in self._running or key in self._starting:
             return False
-        record = self._reconciler.lease_records.get(key)
         return record is None or record.job is None or record.job.phase in (EXITED, LOST)
 
     def look(self) -> None:
@@ -195,9 +170,16 @@ class NodeJobs:
 
     def _adopt(self) -> None:
         """Take up the jobs that an earlier agent began."""
-        for folder in job_folders(self._root):
+        # Those before a lease's newest are over; only what they printed may still have to be sent.
+        newest = {folder.key: folder for folder in job_folders(self._root)}
+        for folder in newest.values():
             record = self._reconciler.lease_records.get(folder.key)
+            if record is not None and record.job is not None and folder.ordinal < record.job.ordinal:
+                continue  # the next one has not begun
             report = folder.report()
+            if record is not None and record.job is not None and folder.ordinal > record.job.ordinal:
+                former = JobFolder(self._root, folder.key, record.job.ordinal).report()
+                self._reconciler.follow_job(record, former, folder.ordinal)  # the disk was full when it began
             if folder.is_running():
                 self._hold(folder, record)
                 self._watch(folder, folder.runner, None, JobOrder(("",)))
@@ -211,10 +193,15 @@ class NodeJobs:
                 self._reconciler.note_job(record, report, self._clock())
             else:
                 self._finish(record, folder)
+        for record in self._reconciler.lease_records.values():
+            if record.job is not None and record.job.why == BEGINNING and record.key not in self._running:
+                report = replace(record.job, why="")
+                self._reconciler.note_job(record, report, self._clock())
 
     async def _begin(self, record: LeaseRecord, image: PulledImage | None) -> None:
         """Start a job off the loop: systemd is asked on the way, and may take its time."""
-        folder = JobFolder(self._root, record.key)
+        ordinal = record.job.ordinal if record.job is not None else 1
+        folder = JobFolder(self._root, record.key, ordinal)
         try:
             order = order_of(record.job_order)
             started, told = await self._loop.run_in_executor(None, self._start, record, folder, order, image)
@@ -229,8 +216,10 @@ class NodeJobs:
             while record.key in self._running and not folder.runner:
                 await asyncio.sleep(BEGUN_EVERY_S)
             if record.job is not None and record.job.phase == WAITING:
-                report = JobReport(RUNNING, digest=image.digest if image else "")
-                self._reconciler.note_job(record, report, self._clock())
+                now = self._clock()
+                record.job_until = now + order.limit_s * NS if order.limit_s else 0
+                report = JobReport(RUNNING, digest=image.digest if image else "", ordinal=ordinal)
+                self._reconciler.note_job(record, report, now)
         finally:
             self._starting.discard(record.key)
         self._wake()
@@ -239,7 +228,7 @@ class NodeJobs:
         self, record: LeaseRecord, folder: JobFolder, order: JobOrder, image: PulledImage | None
     ) -> tuple[subprocess.Popen[bytes], int]:
         """Start the job's first process; returns it and where its end is heard. EntryRefusedError or OSError."""
-        words = [sys.executable, "-I", "-S", "-c", _LOAD]
+        words = [sys.executable, "-I", "-S", "-c", LOAD]
         try:
             digest = image.digest if image else None
             files = folder.make(order.head, order.tail, collects=bool(order.artifacts), digest=digest)
@@ -260,7 +249,7 @@ class NodeJobs:
                 spec = container_spec(self._containers, record, order, image)
                 if self._containers.podman.is_root:
                     spec["serves"], become = become, None
-            given = _input(order, spec, become)
+            given = input_of(order, spec, become)
             try:
                 process = start(
                     replace(command, account=None),
@@ -283,7 +272,8 @@ class NodeJobs:
         return process, told
 
     def _fail(self, record: LeaseRecord, why: str, detail: str) -> None:
-        report = JobReport("exited", exit=126, why=why, word=detail[:200], ran_ms=0)
+        ordinal = record.job.ordinal if record.job is not None else 1
+        report = JobReport(EXITED, exit=126, why=why, word=detail[:200], ran_ms=0, ordinal=ordinal)
         self._reconciler.note_job(record, report, self._clock())
 
     # Ending
@@ -381,20 +371,81 @@ class NodeJobs:
             record.has_files()
         self._entry.held.discard(key)
         if record is not None and record.job is not None and record.job.phase != EXITED:
-            self._finish(record, folder)
+            report = self._outcome(record, folder)
+            is_followed = job is not None and job.order.is_followed and self._is_open(record, report)
+            if is_followed or self._next(record, report) is not None:
+                self._later(self._follow(record, report))
+                return
+            self._reconciler.note_job(record, report, self._clock())
         self._later(self._clear(key))
         self._wake()
 
     def _finish(self, record: LeaseRecord, folder: JobFolder) -> None:
+        self._reconciler.note_job(record, self._outcome(record, folder), self._clock())
+
+    def _outcome(self, record: LeaseRecord, folder: JobFolder) -> JobReport:
+        """Return how a job ended, with what the lease's unit says of its memory."""
         report = folder.report()
         if record.cgroup:
             peak, is_oom = memory_of(record.cgroup)
+            if folder.ordinal > 1:  # the unit's peak is that of all jobs that it has had
+                peak = report.peak_mib
             report = replace(report, peak_mib=report.peak_mib if peak is None else peak, is_oom=is_oom)
-        self._reconciler.note_job(record, report, self._clock())
+        return report
+
+    # One after another
+
+    def _next(self, record: LeaseRecord, ended: JobReport) -> JobOrder | None:
+        """Return the order of the job that may follow now, None for none: its time must fit before the lease's end.
+
+        Nothing follows where memory ran out: the kernel counts that by unit, and the next one would be blamed for it.
+        """
+        if not record.next_order or not self._is_open(record, ended):
+            return None
+        try:
+            order = order_of(record.next_order)
+        except ProtocolError:
+            return None
+        return order if self._clock() + order.limit_s * NS <= record.deadline else None
+
+    def _is_open(self, record: LeaseRecord, ended: JobReport) -> bool:
+        is_free = record.phase == READY and not record.told_why and record.deadline > self._clock()
+        return is_free and ended.phase == EXITED and not (ended.is_oom or ended.is_asked)
+
+    async def _follow(self, record: LeaseRecord, ended: JobReport) -> None:
+        """Begin the next job once nothing of the one before is left: no process, no folder. Else the lease ends.
+
+        Its order may be on its way: a lease would take longer to be cleaned and made anew.
+        """
+        until = self._loop.time() + ORDER_WITHIN_S
+        try:
+            is_clear = await self._loop.run_in_executor(None, self._clear_for_next, record.key)
+        except EntryRefusedError as no:
+            log.warning("cannot tell what else runs in lease %s: %s", record.lease, no.detail)
+            is_clear = False
+        while (
+            is_clear and not record.next_order and self._is_open(record, ended) and self._loop.time() < until
+        ):
+            await asyncio.sleep(BEGUN_EVERY_S)
+        order = self._next(record, ended)
+        if is_clear and order is not None and self._reconciler.lease_records.get(record.key) is record:
+            self._reconciler.follow_job(record, ended, order.ordinal)
+            self.look()
+        else:
+            self._reconciler.note_job(record, ended, self._clock())
+        self._wake()
+
+    def _clear_for_next(self, key: Key) -> bool:
+        is_clear = self._entry.keep_only(key, 0)
+        self._entry.clear(key)
+        return is_clear
 
     def _ask_in_time(self, record: LeaseRecord) -> None:
-        job = self._running[record.key]
-        if not job.is_asked and self._clock() >= record.deadline - job.order.ask_before_s * NS:
+        job, now = self._running[record.key], self._clock()
+        is_due = now >= record.deadline - job.order.ask_before_s * NS
+        if record.job_until:
+            is_due = is_due or now >= record.job_until - job.order.notice_s * NS
+        if is_due and not job.is_asked:
             self._ask(job)
 
     def _ask(self, job: RunningJob) -> None:
@@ -436,54 +487,3 @@ class NodeJobs:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def container_spec(
-    containers: LeaseContainers, record: LeaseRecord, order: JobOrder, image: PulledImage
-) -> dict[str, Any]:
-    """Return what the job's first process runs for a job in a container: Podman, with the job's own words behind.
-
-    Podman gets none of the job's variables: they could make it do something else. Raises EntryRefusedError.
-    """
-    box = containers.box(record)
-    inside = {**box.env, **order.env, **order.secrets}
-    if named := next((name for name, value in inside.items() if "\n" in value or "\r" in value), ""):
-        raise EntryRefusedError(
-            "bad_variable",
-            f"{named} has several lines, which Podman cannot hand on; encode it, as base64 say",
-        )
-    own = containers.podman.run(box, image.id, (), order.workdir)
-    return {
-        "words": [*own, *order.words],
-        "own": len(own),
-        "env": containers.engine_env(record),
-        "inside": inside,
-        "workdir": within(box.home, order.workdir),
-    }
-
-
-def _input(order: JobOrder, spec: dict[str, Any], become: list[int] | None) -> int:
-    """Return an open file with what the job's first process reads: its program, then what to run."""
-    spec = {
-        **spec,
-        "masks": [value for value in order.secrets.values() if len(value) >= 4],
-        "head": max(1, order.head),
-        "tail": max(1, order.tail),
-        "rate": max(1, order.rate),
-        "burst": 4 * max(1, order.rate),
-        "become": become,
-    }
-    if order.artifacts:
-        spec["artifacts"] = {
-            "program": COLLECTOR,
-            "patterns": order.artifacts,
-            "most_files": order.most_files,
-            "most_bytes": order.most_bytes,
-            "within_s": COLLECTED_WITHIN_S - COLLECT_MARGIN_S,
-        }
-    fd = os.memfd_create("berth-job")
-    with open(os.dup(fd), "wb") as file:
-        marshal.dump(RUNNER, file)
-        marshal.dump(spec, file)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

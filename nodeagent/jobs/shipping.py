@@ -210,8 +210,8 @@ class OutputLink:
         self._socket = socket
         self._root = root
         self._jobs = jobs
-        self._answers: dict[Key, asyncio.Future[Stored]] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._answers: dict[tuple[str, int, int], asyncio.Future[Stored]] = {}
+        self._tasks: dict[Path, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Serve until the socket ends."""
@@ -220,9 +220,9 @@ class OutputLink:
         try:
             while not hearing.done():
                 for folder in job_folders(self._root):
-                    if folder.key not in self._tasks:
-                        self._tasks[folder.key] = loop.create_task(self._ship(folder))
-                self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
+                    if folder.path not in self._tasks:
+                        self._tasks[folder.path] = loop.create_task(self._ship(folder))
+                self._tasks = {path: task for path, task in self._tasks.items() if not task.done()}
                 await asyncio.wait([hearing], timeout=LOOK_EVERY_S)
             hearing.result()
         finally:
@@ -234,7 +234,7 @@ class OutputLink:
     async def _hear(self) -> None:
         async for frame in self._socket:
             stored = stored_of(frame if isinstance(frame, str) else frame.decode())
-            waiting = self._answers.pop((stored.lease, stored.generation), None)
+            waiting = self._answers.pop((stored.lease, stored.generation, stored.ordinal), None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(stored)
 
@@ -245,17 +245,18 @@ class OutputLink:
             # From the start: what is stored already costs one piece, once per life of this agent.
             stored = Stored(lease, generation, 0)
             while not stored.is_done:
-                is_over = self._jobs.is_over(folder.key)  # before reading: what comes later is read later
+                # before reading: what comes later is read later
+                is_over = self._jobs.is_over(folder.key, folder.ordinal)
                 begin, data = folder.read(stored.offset, MOST_PIECE)
                 if not data and not is_over:
                     await asyncio.sleep(LOOK_EVERY_S)
                     continue
                 is_last = is_over and begin + len(data) >= folder.size()
-                piece = OutputPiece(LOG, lease, generation, begin, is_last=is_last)
+                piece = OutputPiece(LOG, lease, generation, begin, is_last, folder.ordinal)
                 before, stored = stored, await self._ask(piece, data)
                 if stored.offset == before.offset and not stored.is_done:
                     await asyncio.sleep(NOT_YET_S)  # the portal does not know of this attempt yet
-            if self._jobs.is_over(folder.key):
+            if self._jobs.is_over(folder.key, folder.ordinal):
                 if folder.collects:  # removed once they are stored too
                     await asyncio.sleep(AGAIN_S)
                 else:
@@ -265,7 +266,7 @@ class OutputLink:
 
     async def _ask(self, piece: OutputPiece, data: bytes = b"") -> Stored:
         answer: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
-        self._answers[piece.lease, piece.generation] = answer
+        self._answers[piece.lease, piece.generation, piece.ordinal] = answer
         await self._socket.send(pack(replace(piece), data))
         async with asyncio.timeout(ANSWER_WITHIN_S):
             return await answer

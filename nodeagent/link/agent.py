@@ -22,6 +22,7 @@ from nodeagent.protocol.messages import (
     CONTAINERS,
     FEATURES,
     JOBS,
+    JOBS_FOLLOW,
     MAX_FRAME_BYTES,
     STREAMS,
     Welcome,
@@ -72,7 +73,11 @@ class Agent:
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._host = host or HostFacts()
         self._services = [service for service in (streams, jobs) if service is not None]
-        self._features = (*FEATURES, *([STREAMS] if streams else ()), *([JOBS, ARTIFACTS] if jobs else ()))
+        self._features = (
+            *FEATURES,
+            *([STREAMS] if streams else ()),
+            *([JOBS, ARTIFACTS, JOBS_FOLLOW] if jobs else ()),
+        )
         self._features += (CONTAINERS,) if has_containers else ()
         self._failures = 0
 

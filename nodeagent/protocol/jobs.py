@@ -19,9 +19,13 @@ MOST_PIECE: Final = 64 * 1024
 MOST_FILE_PIECE: Final = 512 * 1024
 TELL, LOG = "tell", "log"
 FILE, LEFT_OUT, ALL_SENT = "file", "left_out", "all_sent"
+# Why a job waits that may have begun already: nobody can tell until the agent says more.
+BEGINNING: Final = "beginning"
 _LENGTH: Final = 2
 _MOST_HEAD: Final = 4096
-_NUMBERS: Final = ("ask_before_s", "head", "tail", "rate", "most_files", "most_bytes")
+_NUMBERS: Final = (
+    *("ask_before_s", "head", "tail", "rate", "most_files", "most_bytes", "ordinal", "limit_s", "notice_s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,9 @@ class JobOrder:
     only to agents with the feature "artifacts".
     ``image``: run it in a container of this one (nodeagent.protocol.images); sent only to agents with the feature
     "containers".
+    ``ordinal``: it is the lease's first job, or follows the one before it at once. It may run for ``limit_s`` (0: to
+    the end of its lease) and is asked to end ``notice_s`` before. ``is_followed``: others wait that may follow it, so
+    its lease waits a moment for their order. These four are sent only to agents with the feature "jobs_follow".
     """
 
     words: tuple[str, ...]
@@ -47,12 +54,20 @@ class JobOrder:
     most_files: int = 0
     most_bytes: int = 0
     image: str = ""
+    ordinal: int = 1
+    limit_s: int = 0
+    notice_s: int = 0
+    is_followed: bool = False
 
     def text(self) -> str:
         """Return the order as it stands in a desired lease; an agent of before knows nothing of newer fields."""
         said = {
-            name: value for name, value in asdict(self).items() if value or name not in ("image", "artifacts")
+            name: value
+            for name, value in asdict(self).items()
+            if value or name not in ("image", "artifacts", "limit_s", "notice_s", "is_followed")
         }
+        if not self.limit_s:
+            said.pop("ordinal")
         if not self.artifacts:
             said = {name: value for name, value in said.items() if name not in ("most_files", "most_bytes")}
         return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
@@ -78,6 +93,7 @@ def order_of(text: str) -> JobOrder:
         and _are_texts(artifacts)
         and all(isinstance(one, dict) and _are_texts([*one, *one.values()]) for one in (env, secrets))
         and _are_texts([body.get("workdir", ""), body.get("image", "")])
+        and type(body.get("is_followed", False)) is bool
         and all(type(number) is int and number >= 0 for number in numbers)
     ):
         raise ProtocolError("bad_job", "a job's order has a field that makes no sense")
@@ -90,6 +106,14 @@ def image_in(text: str) -> str:
         return order_of(text).image
     except ProtocolError:
         return ""
+
+
+def ordinal_in(text: str) -> int:
+    """Return which of its lease's jobs an order is for; 1 for one that cannot be read."""
+    try:
+        return order_of(text).ordinal
+    except ProtocolError:
+        return 1
 
 
 def keeps_files(text: str) -> bool:
@@ -109,7 +133,8 @@ class OutputPiece:
     """A piece of a job's output, or the question where to go on (``op`` "tell").
 
     ``offset`` counts from the first byte that was printed; ``is_last``: the job has ended, and this is the end of
-    its output. What lies before ``offset`` and was never sent is lost: newer output has taken its place.
+    its output. What lies before ``offset`` and was never sent is lost: newer output has taken its place. ``ordinal``:
+    of which of the lease's jobs.
     """
 
     op: str
@@ -117,6 +142,7 @@ class OutputPiece:
     generation: int
     offset: int = 0
     is_last: bool = False
+    ordinal: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +171,12 @@ class Stored:
     generation: int
     offset: int
     is_done: bool = False
+    ordinal: int = 1
 
 
 def pack(piece: OutputPiece | ArtifactPiece, data: bytes = b"") -> bytes:
     """Return the frame of a piece: the length of its head, the head as JSON, its bytes, those of output deflated."""
-    head = json.dumps(asdict(piece), separators=(",", ":")).encode()
+    head = json.dumps(_said(piece), separators=(",", ":")).encode()
     body = zlib.compress(data, 1) if data and isinstance(piece, OutputPiece) else data
     return len(head).to_bytes(_LENGTH, "big") + head + body
 
@@ -179,12 +206,20 @@ def unpack(frame: bytes) -> tuple[OutputPiece | ArtifactPiece, bytes]:
 
 def stored_text(stored: Stored) -> str:
     """Return the answer as it is sent."""
-    return json.dumps(asdict(stored), separators=(",", ":"))
+    return json.dumps(_said(stored), separators=(",", ":"))
 
 
 def stored_of(text: str) -> Stored:
     """Return an answer that came; raises ProtocolError."""
     return read_object(Stored, _json(text.encode()))
+
+
+def _said(message: OutputPiece | ArtifactPiece | Stored) -> dict[str, Any]:
+    """Return a message by field; an older other side knows of a lease's first job alone, and of no number for it."""
+    said = asdict(message)
+    if said.get("ordinal") == 1:
+        del said["ordinal"]
+    return said
 
 
 def _json(raw: bytes) -> Any:

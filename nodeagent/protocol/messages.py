@@ -26,6 +26,8 @@ JOBS = "jobs"
 ARTIFACTS = "artifacts"
 # Named by agents that run jobs in containers as well.
 CONTAINERS = "containers"
+# Named by agents that run one job after another in a lease.
+JOBS_FOLLOW = "jobs_follow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ class JobReport:
     to end, ``is_oom``: the kernel ended something in the lease for its memory. ``peak_mib`` is the most memory that
     the lease's unit had, or the largest process of the job where there is none. ``digest`` is that of the image it
     runs in. While that is fetched ``phase`` is waiting and ``why`` "pulling", with how far it is as ``word``.
+    ``ordinal``: which of its lease's jobs it is, from 1; one that waits with ``why`` "beginning" may have begun.
     """
 
     phase: str
@@ -249,6 +252,7 @@ class JobReport:
     is_asked: bool = False
     is_oom: bool = False
     digest: str = ""
+    ordinal: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +262,7 @@ class LeaseReport:
     ``phase``: preparing, ready, draining, failed, gone. ``active_ms`` is the time between ready
     and the start of draining by the agent's monotonic clock, given with draining and gone. ``entrance`` says
     how its holder gets in: ``runtime``, ``unit``, ``cdi``, ``isolated`` (yes or no), as far as they exist.
+    ``job_before`` is how the job before the present one ended, where one followed another.
     """
 
     lease: str
@@ -270,6 +275,7 @@ class LeaseReport:
     reason: str = ""
     entrance: dict[str, str] = field(default_factory=dict)
     job: JobReport | None = None
+    job_before: JobReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers.base import PartitionShape
-from nodeagent.protocol.jobs import image_in, keeps_files
+from nodeagent.protocol.jobs import BEGINNING, image_in, keeps_files, ordinal_in
 from nodeagent.protocol.messages import DesiredLease, DesiredSlot, JobReport, LeaseReport, Notice, SlotAccess
 
 PREPARING: Final = "preparing"
@@ -102,6 +102,8 @@ class LeaseRecord(Backoff):
     ``is_open``: its holder's unit was opened in this life of the agent, or found; ``is_closed``: nothing runs in
     it any more. Its patience is that of opening and closing the unit. ``job`` is how its batch job goes, None where
     it has none; ``job_order`` what to run, as the portal said last: it holds secrets and is written down nowhere.
+    ``next_order`` is what may follow that at once, ``job_before`` how the job before the present one ended, and
+    ``job_until`` when the present one's own time is up (0: with the lease's).
     ``keeps_files``: its job leaves files that are wanted, so the unit's own end comes later; ``is_collected``: that
     job has begun, so closing and clearing wait for its files, until ``files_until`` once the lease drains (0: not).
     ``image`` is what that runs in, ``has_image``: it is on this host, as far as this life of the agent knows.
@@ -136,6 +138,9 @@ class LeaseRecord(Backoff):
     armed_for: int = 0
     job: JobReport | None = None
     job_order: str = ""
+    next_order: str = ""
+    job_before: JobReport | None = None
+    job_until: int = 0
     keeps_files: bool = False
     is_collected: bool = False
     files_until: int = 0
@@ -165,6 +170,11 @@ class LeaseRecord(Backoff):
     def kill_at(self) -> int:
         """Return when its processes are ended rather than asked; what collects files is not ended before it is due."""
         return 0 if self.drain_at is None else max(self.drain_at + self.grace_s * NS, self.files_until)
+
+    @property
+    def ends_at(self) -> int:
+        """Return when it is drained at the latest: at its end, or when the time of the job in it is up."""
+        return min(self.deadline, self.job_until) if self.job_until and self.phase == READY else self.deadline
 
     @property
     def last_end(self) -> int:
@@ -246,10 +256,18 @@ class LeaseRecord(Backoff):
         return True
 
     def order_job(self, order: str) -> None:
-        """Take over what to run in it; a job that has begun is never begun again."""
-        if order:
+        """Take over what to run in it, or after that; a job that has begun is never begun again."""
+        ordinal = ordinal_in(order) if order else 0
+        if self.job is not None and self.job.ordinal != ordinal:
+            self.next_order = order if ordinal > self.job.ordinal else ""
+        elif order:
             self.job_order, self.image, self.keeps_files = order, image_in(order), keeps_files(order)
-            self.job = self.job or JobReport("waiting")
+            self.job = self.job or JobReport("waiting", ordinal=ordinal)
+
+    def follow(self, ended: JobReport, ordinal: int) -> None:
+        """Let the next job follow one that has ended. It may have begun from here on: nobody else may run it."""
+        self.job_before, self.job = ended, JobReport("waiting", why=BEGINNING, ordinal=ordinal)
+        self.job_order, self.next_order, self.job_until = self.next_order, "", 0
 
     def stop_clock(self, now: int) -> None:
         """Fix the time between ready and now, once."""
@@ -270,14 +288,16 @@ class LeaseRecord(Backoff):
             reason=self.reason,
             entrance=dict(self.entrance) if is_ready else {},
             job=self.job,
+            job_before=self.job_before,
         )
 
     def as_row(self) -> dict[str, Any]:
         """Return its line for the journal."""
         row = {name: getattr(self, name) for name in (*_PLAIN, *_ADDED)}
         row["places"] = [_place_record(place) for place in self.places]
-        if self.job is not None:
-            row["job"] = asdict(self.job)
+        for name in ("job", "job_before"):
+            if (report := getattr(self, name)) is not None:
+                row[name] = asdict(report)
         row |= {name: value for name in _SELDOM if (value := getattr(self, name))}
         return {"op": "work", **row}
 
@@ -313,7 +333,7 @@ _ADDED = (
 
 
 # Written only where there is something to write.
-_SELDOM = ("image", "keeps_files", "files_until")
+_SELDOM = ("image", "keeps_files", "files_until", "job_until")
 
 
 def new_record(wanted: DesiredLease, now: int) -> LeaseRecord:
@@ -339,8 +359,9 @@ def new_record(wanted: DesiredLease, now: int) -> LeaseRecord:
 def record_from_row(row: dict[str, Any]) -> LeaseRecord:
     """Return the record of a journal line."""
     added = {name: row[name] for name in (*_ADDED, *_SELDOM) if name in row}
-    if "job" in row:
-        added["job"] = JobReport(**row["job"])
+    for name in ("job", "job_before"):
+        if name in row:
+            added[name] = JobReport(**row[name])
     record = LeaseRecord(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
     if record.files_until:
         record.await_files(record.files_until)

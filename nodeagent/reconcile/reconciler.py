@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nodeagent.drivers.base import Driver
 from nodeagent.host.notices import take_down
+from nodeagent.protocol.jobs import BEGINNING
 from nodeagent.protocol.messages import (
     Desired,
     DesiredLease,
@@ -207,6 +208,12 @@ class Reconciler(NodeState):
             self.drain(record, JOB_ENDED, now)
         self.ledger.save()
 
+    def follow_job(self, record: LeaseRecord, ended: JobReport, ordinal: int) -> None:
+        """Let the next job follow one that has ended. It is written down before anything begins."""
+        record.follow(ended, ordinal)
+        self.note(record)
+        self.ledger.save()
+
     def note_image(self, record: LeaseRecord, now: int, *, is_here: bool) -> None:
         """Let a lease wait for the image of its job, its time untouched, or go on once that is here."""
         if record.phase == PREPARING:
@@ -220,7 +227,8 @@ class Reconciler(NodeState):
         """Say whether a lease that became ready after ``since`` has a job that is to begin."""
         return any(
             record.phase == READY and record.job_order and record.job is not None
-            and record.job.phase == "waiting" and (record.ready_at or 0) > since
+            and record.job.phase == "waiting"
+            and ((record.ready_at or 0) > since or record.job.why == BEGINNING)
             for record in self.lease_records.values()
         )  # fmt: skip
 
@@ -229,7 +237,7 @@ class Reconciler(NodeState):
     def tick(self, now: int) -> None:
         """Enforce ends, and try again what the disk refused."""
         for record in self.lease_records.values():
-            if record.phase in HELD and record.deadline <= now:
+            if record.phase in HELD and record.ends_at <= now:
                 self.drain(record, "expired", now)
         if self._unwritten is not None and self._rewrite_at <= now:
             self._rewrite(*self._unwritten, now)
@@ -247,7 +255,7 @@ class Reconciler(NodeState):
 
     def next_wake(self) -> int | None:
         """Return when ``tick`` or a postponed step is due next, None when nothing is."""
-        times = [record.deadline for record in self.lease_records.values() if record.phase in HELD]
+        times = [record.ends_at for record in self.lease_records.values() if record.phase in HELD]
         times += [
             item.at
             for item in self._agenda()

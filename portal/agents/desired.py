@@ -13,6 +13,7 @@ from nodeagent.protocol.messages import (
     ARTIFACTS,
     CONTAINERS,
     JOBS,
+    JOBS_FOLLOW,
     Desired,
     DesiredLease,
     DesiredSlot,
@@ -58,6 +59,7 @@ class AgentAbilities:
     jobs: bool
     containers: bool
     artifacts: bool
+    follow: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,16 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> No
         JOBS in features,
         CONTAINERS in features,
         ARTIFACTS in features,
+        JOBS_FOLLOW in features,
     )
     jobs: dict[int, str] = {}
     if knows.jobs and any(row[13] for row in rows):
-        jobs = orders_of([row[0] for row in rows], containers=knows.containers, artifacts=knows.artifacts)
+        jobs = orders_of(
+            [row[0] for row in rows],
+            containers=knows.containers,
+            artifacts=knows.artifacts,
+            follow=knows.follow,
+        )
     desired = Desired(
         node=name,
         epoch=epoch,

@@ -41,8 +41,8 @@ def store_artifact(node_id: int, piece: ArtifactPiece, data: bytes, *, now: date
     What is more than the settings allow is noted as left out. ``now`` is when it came.
     """
     attempt = JobAttempt.objects.filter(
-        lease__uid=piece.lease, lease__generation=piece.generation, lease__node_id=node_id
-    ).first()
+        lease__uid=piece.lease, lease__generation=piece.generation, lease__node_id=node_id, ordinal=1
+    ).first()  # no other job's files are collected: nothing follows one that leaves some
     if attempt is None:
         return Stored(piece.lease, piece.generation, 0, is_done=not is_to_come(node_id, piece))
     if attempt.artifacts_are_closed:

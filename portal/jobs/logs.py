@@ -34,12 +34,14 @@ def store_piece(node_id: int, piece: OutputPiece, data: bytes, *, now: datetime)
     attempt = (
         JobAttempt.objects.select_for_update(of=("self",))
         .filter(lease__uid=piece.lease, lease__generation=piece.generation, lease__node_id=node_id)
+        .filter(ordinal=piece.ordinal)
         .first()
     )
+    where = (piece.lease, piece.generation)
     if attempt is None:
-        return Stored(piece.lease, piece.generation, 0, is_done=not is_to_come(node_id, piece))
+        return Stored(*where, 0, is_done=not is_to_come(node_id, piece), ordinal=piece.ordinal)
     if piece.op == TELL or attempt.log_is_closed:
-        return Stored(piece.lease, piece.generation, attempt.log_size, is_done=attempt.log_is_closed)
+        return Stored(*where, attempt.log_size, attempt.log_is_closed, piece.ordinal)
     data = data[max(0, attempt.log_size - piece.offset) :]
     if data:
         begin = max(piece.offset, attempt.log_size)
@@ -57,7 +59,7 @@ def store_piece(node_id: int, piece: OutputPiece, data: bytes, *, now: datetime)
     if attempt.log_is_closed or _waits(attempt) >= OBJECT:
         _pack(attempt)
         _shorten(attempt)
-    return Stored(piece.lease, piece.generation, attempt.log_size, is_done=attempt.log_is_closed)
+    return Stored(*where, attempt.log_size, attempt.log_is_closed, piece.ordinal)
 
 
 def is_to_come(node_id: int, piece: OutputPiece | ArtifactPiece) -> bool:

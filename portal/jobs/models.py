@@ -34,11 +34,12 @@ class ImageList(models.Model):
 
 
 class Job(models.Model):
-    """A program to be run once in a lease, with a lease of its own per attempt.
+    """A program to be run once in a lease; the jobs of an array may follow each other in one.
 
     ``spec`` is what was handed in, checked and complete (portal.jobs.spec); values of secrets are not in it.
     ``request`` is the request of its present or last attempt, None while nothing is asked for: other jobs come first,
-    or its array may not have more at once. How it ended is that of its last attempt; None is unknown.
+    or its array may not have more at once. Jobs that follow each other in a lease have that lease's request. How it
+    ended is that of its last attempt; None is unknown.
     """
 
     uid = models.CharField(max_length=24, default=job_uid, unique=True)
@@ -52,8 +53,8 @@ class Job(models.Model):
     time_s = models.PositiveIntegerField()
     spec = models.JSONField()
     state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.WAITING)
-    request = models.OneToOneField(
-        LeaseRequest, null=True, blank=True, on_delete=models.PROTECT, related_name="job"
+    request = models.ForeignKey(
+        LeaseRequest, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs"
     )
     array = models.ForeignKey(JobArray, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs")
     index = models.PositiveIntegerField(null=True, blank=True)
@@ -91,6 +92,11 @@ class Job(models.Model):
                 fields=["array", "index"], name="array_has_an_index_once", condition=~Q(array=None)
             ),
             models.CheckConstraint(condition=Q(state__in=JobState.values), name="job_state_known"),
+            models.UniqueConstraint(
+                fields=["request"],
+                name="one_running_job_per_request",
+                condition=Q(state__in=(JobState.STARTING, JobState.RUNNING)),
+            ),
             models.CheckConstraint(
                 condition=~Q(state__in=(JobState.STARTING, JobState.RUNNING)) | Q(request__isnull=False),
                 name="job_that_runs_has_a_request",
@@ -102,8 +108,10 @@ class Job(models.Model):
 
 
 class JobAttempt(models.Model):
-    """One run of a job in a lease of its own: a lease has at most one, and a job at most one that is not over.
+    """One run of a job in a lease, which runs one at a time: ``ordinal`` counts them there, from 1.
 
+    One that is waiting was handed to the node to follow the one that runs there: a lease has one such at most, and a
+    job at most one attempt that is not over.
     ``log_size`` counts the bytes of output that are stored, without a gap but for what the node left out;
     ``log_is_closed``: nothing more will come. ``artifacts_are_closed``: what it left has all come.
     ``image_digest`` is that of the image it ran in, "" for none or unknown.
@@ -111,7 +119,8 @@ class JobAttempt(models.Model):
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="tries", db_index=False)
     number = models.PositiveSmallIntegerField()
-    lease = models.OneToOneField(Lease, on_delete=models.PROTECT, related_name="attempt")
+    lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="tries", db_index=False)
+    ordinal = models.PositiveIntegerField(default=1)
     state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.STARTING)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -133,7 +142,7 @@ class JobAttempt(models.Model):
             models.Index(
                 fields=["id"],
                 name="attempt_open",
-                condition=Q(state__in=(JobState.STARTING, JobState.RUNNING)),
+                condition=Q(state__in=(JobState.WAITING, JobState.STARTING, JobState.RUNNING)),
             )
         ]
         constraints = [
@@ -141,7 +150,16 @@ class JobAttempt(models.Model):
             models.UniqueConstraint(
                 fields=["job"],
                 name="one_open_attempt_per_job",
+                condition=Q(state__in=(JobState.WAITING, JobState.STARTING, JobState.RUNNING)),
+            ),
+            models.UniqueConstraint(fields=["lease", "ordinal"], name="attempt_ordinal_once"),
+            models.UniqueConstraint(
+                fields=["lease"],
+                name="one_open_attempt_per_lease",
                 condition=Q(state__in=(JobState.STARTING, JobState.RUNNING)),
+            ),
+            models.UniqueConstraint(
+                fields=["lease"], name="one_next_attempt_per_lease", condition=Q(state=JobState.WAITING)
             ),
             models.CheckConstraint(
                 condition=Q(state__in=[str(state) for state in ATTEMPT_STATES]), name="attempt_state_known"

@@ -7,24 +7,26 @@ the leases locked; what nobody reports (a lease that was preempted, lost, or ran
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from nodeagent.protocol.images import DIGEST, IMAGE_WHYS
 from nodeagent.protocol.messages import CONTAINERS, JOBS, JobReport, LeaseReport
+from portal.jobs.following import hand_next, take_back
 from portal.jobs.models import Job, JobAttempt
 from portal.jobs.services import announce_job, end_unbegun, feed_soon
-from portal.jobs.states import OPEN_ATTEMPTS, OPEN_JOBS, JobState, RetryCause
+from portal.jobs.states import OPEN_ATTEMPTS, UNENDED_ATTEMPTS, JobState, RetryCause
 from portal.leases import lifecycle
 from portal.leases.models import Lease
-from portal.leases.states import EndReason, LeaseState, RequestState
+from portal.leases.states import RUNNING_LEASES, EndReason, LeaseState, RequestState
 from portal.leases.transitions import lock_leases
 from portal.notifications.services import notify
 
 SWEPT_AT_ONCE: Final = 500
+UNHEARD_AFTER: Final = timedelta(minutes=5)
 _GONE_REQUESTS = (
     RequestState.REJECTED,
     RequestState.WITHDRAWN,
@@ -48,37 +50,114 @@ def take_reports(
     theirs = {ls.pk: ls for ls in leases if ls.request.is_job and _is_current(ls, said.get(ls.uid))}
     if not theirs:
         return
-    seen = {
-        row[0]: row[1:]
-        for row in JobAttempt.objects.filter(lease__in=theirs).values_list(
-            "lease_id", "state", "exit_code", "signal", "image_digest"
-        )
-    }
-    news: dict[int, Lease] = {}
-    for pk, lease in theirs.items():
-        report = said[lease.uid].job
-        state, exit_code, number, digest = seen.get(pk, ("", None, None, ""))
-        if state and state not in OPEN_ATTEMPTS:
-            if report is not None and report.phase == "exited" and exit_code is None and number is None:
-                _add_late_words(pk, report)
-        elif not state or (
-            report is not None and ((report.phase, state) not in _KNOWN or report.digest not in ("", digest))
-        ):
-            news[lease.request_id] = lease
+    ordinals = {one.ordinal for ls in theirs.values() for one in _reports_of(said[ls.uid])} | {1}
+    tries = JobAttempt.objects.filter(lease__in=theirs)
+    known: dict[int, dict[int, tuple[str, bool, str]]] = {}
+    for pk, ordinal, state, exit_code, number, digest in tries.filter(
+        Q(state__in=UNENDED_ATTEMPTS) | Q(ordinal__in=ordinals)
+    ).values_list("lease_id", "ordinal", "state", "exit_code", "signal", "image_digest"):
+        known.setdefault(pk, {})[ordinal] = (state, exit_code is None and number is None, digest)
+    news = [ls for pk, ls in theirs.items() if _is_news(pk, known.get(pk, {}), said[ls.uid])]
     if not news:
         return
-    attempts = {one.lease_id: one for one in JobAttempt.objects.filter(lease__in=list(news.values()))}
-    for job in Job.objects.filter(request_id__in=news, state__in=OPEN_JOBS):
-        assert job.request_id is not None
-        lease = news[job.request_id]
-        attempt = attempts.get(lease.pk)
-        if attempt is not None:
-            attempt.lease = lease
-        _take(job, attempt, lease, said[lease.uid].job, features, now)
+    unended: dict[int, list[JobAttempt]] = {}
+    for one in tries.filter(lease__in=news, state__in=UNENDED_ATTEMPTS).select_related(
+        "job", "job__user", "job__team", "job__flavor"
+    ):
+        unended.setdefault(one.lease_id, []).append(one)
+    fresh = [ls.request_id for ls in news if ls.pk not in known]
+    first = {job.request_id: job for job in Job.objects.filter(request_id__in=fresh, state=JobState.WAITING)}
+    for lease in news:
+        present = {one.ordinal: one for one in unended.get(lease.pk, ())}
+        for one in present.values():
+            one.lease = lease
+        if lease.pk in known:
+            _take_one_of_several(present, lease, said[lease.uid], features, now)
+        elif lease.request_id in first:
+            begun = _take(first[lease.request_id], None, lease, said[lease.uid].job, features, now)
+            if begun is not None and begun.state == JobState.RUNNING:
+                hand_next(begun, lease, features, now)
+
+
+def _reports_of(entry: LeaseReport) -> list[JobReport]:
+    return [one for one in (entry.job_before, entry.job) if one is not None]
+
+
+def _is_news(lease_id: int, known: Mapping[int, tuple[str, bool, str]], entry: LeaseReport) -> bool:
+    """Say whether a node's word of a lease's jobs changes any; what comes late of one that is over is kept here."""
+    if not known:
+        return True
+    is_news = False
+    for report in _reports_of(entry):
+        state, is_untold, digest = known.get(report.ordinal, ("", False, ""))
+        if not state:
+            continue
+        if state not in UNENDED_ATTEMPTS:
+            if is_untold and report.phase == "exited":
+                _add_late_words(lease_id, report)
+            is_news = is_news or report.phase == "running"
+        elif (report.phase, state) not in _KNOWN or report.digest not in ("", digest):
+            is_news = True
+    is_next_waiting = any(state == JobState.WAITING for state, _untold, _digest in known.values())
+    return is_news or (is_next_waiting and entry.phase in _CLOSED)
+
+
+def _take_one_of_several(
+    present: Mapping[int, JobAttempt],
+    lease: Lease,
+    entry: LeaseReport,
+    features: Sequence[str],
+    now: datetime,
+) -> None:
+    """Take what a node said of the jobs that follow each other in a lease: how one ended, and how the next goes."""
+    before, report = entry.job_before, entry.job
+    ended = present.get(before.ordinal) if before is not None else None
+    if before is not None and ended is not None and ended.state in OPEN_ATTEMPTS:
+        _end(ended.job, ended, lease, before, now, has_next=True)
+    attempt = present.get(report.ordinal) if report is not None else None
+    following = next((one for one in present.values() if one.state == JobState.WAITING), None)
+    if report is not None and attempt is not None:
+        if attempt is following and report.phase != "waiting":
+            for (
+                one
+            ) in present.values():  # a node that runs the next one runs this one no more, whatever it says
+                if one.state in OPEN_ATTEMPTS:
+                    _end(one.job, one, lease, JobReport("lost"), now, has_next=True)
+            _begin_next(attempt, lease, now)
+            following = None
+        if attempt is not following:
+            was = attempt.state
+            _take(attempt.job, attempt, lease, report, features, now)
+            if attempt.state == JobState.RUNNING and was != attempt.state and following is None:
+                following = hand_next(attempt, lease, features, now)
+    elif report is not None and report.phase == "running" and lease.state == LeaseState.ACTIVE:
+        # It was cancelled before it began, and its node began it before it heard of that.
+        lifecycle.end_leases([lease], reason=EndReason.RELEASED, at=now)
+    is_unbegun = report is None or report.ordinal != getattr(following, "ordinal", 0) or not report.why
+    if following is not None and entry.phase in _CLOSED and is_unbegun:
+        take_back([following])
+
+
+def _begin_next(attempt: JobAttempt, lease: Lease, now: datetime) -> None:
+    """Begin an attempt that its node was handed before: the one before it ended at this very instant."""
+    at = min(now, lease.ended_at or now)
+    JobAttempt.objects.filter(pk=attempt.pk, state=JobState.WAITING).update(
+        state=JobState.STARTING, started_at=at
+    )
+    attempt.state, attempt.started_at = JobState.STARTING, at
+    _begun(attempt, now)
 
 
 # What a node says of a job that is in this state is no news.
-_KNOWN = frozenset({("waiting", str(JobState.STARTING)), ("running", str(JobState.RUNNING))})
+_KNOWN = frozenset(
+    {
+        ("waiting", str(JobState.WAITING)),
+        ("waiting", str(JobState.STARTING)),
+        ("running", str(JobState.RUNNING)),
+    }
+)
+# A lease that a node says is in one of these begins no job any more.
+_CLOSED = frozenset({"draining", "failed", "gone"})
 
 
 def _take(
@@ -88,8 +167,8 @@ def _take(
     report: JobReport | None,
     features: Sequence[str],
     now: datetime,
-) -> None:
-    """Take what a node said of one job."""
+) -> JobAttempt | None:
+    """Take what a node said of one job; returns its attempt, None where none has begun."""
     # Only where nothing has begun: an agent that comes back while Podman is away still tells of what it ran.
     is_unbegun = attempt is None and (report is None or report.phase == "waiting")
     if is_unbegun and job.spec.get("image") and CONTAINERS not in features:
@@ -107,12 +186,13 @@ def _take(
             report = JobReport("exited", exit=126, why="no_jobs")
     if attempt is None or report is None:
         _tell_progress(job, report, now)
-        return
+        return attempt
     _keep_digest(attempt, report)
     if report.phase == "running" and attempt.state == JobState.STARTING:
         _move(job, attempt, JobState.RUNNING, now)
     elif report.phase in ("exited", "lost"):
         _end(job, attempt, lease, report, now)
+    return attempt
 
 
 def _tell_progress(job: Job, report: JobReport | None, now: datetime) -> None:
@@ -133,9 +213,8 @@ def _keep_digest(attempt: JobAttempt, report: JobReport) -> None:
 
 def _add_late_words(lease_id: int, report: JobReport) -> None:
     """Keep how an attempt ended that was over by its lease before its node said so."""
-    JobAttempt.objects.filter(lease=lease_id, exit_code=None, signal=None).exclude(
-        state__in=OPEN_ATTEMPTS
-    ).update(**_told(report))
+    late = JobAttempt.objects.filter(lease=lease_id, ordinal=report.ordinal, exit_code=None, signal=None)
+    late.exclude(state__in=UNENDED_ATTEMPTS).update(**_told(report))
 
 
 def _told(report: JobReport) -> dict[str, int | None]:
@@ -152,17 +231,30 @@ def _is_current(lease: Lease, entry: LeaseReport | None) -> bool:
 
 
 def _begin(job: Job, lease: Lease, state: str, now: datetime) -> JobAttempt:
-    number = job.attempts + 1
-    attempt = JobAttempt.objects.create(job=job, number=number, lease=lease, started_at=now, state=state)
-    Job.objects.filter(pk=job.pk, state=JobState.WAITING).update(
-        state=state, attempts=number, started_at=now, ended_at=None, why="", word=""
+    attempt = JobAttempt.objects.create(
+        job=job, number=job.attempts + 1, lease=lease, started_at=now, state=state
     )
-    job.state, job.attempts = state, number
+    _begun(attempt, now)
     if state == JobState.RUNNING:
         announce_job(job, state, at=now, lease=lease.uid)
-    if "start" in job.spec.get("notify", ()):
-        notify([job.user], "job.started", target=f"{job.uid}#{number}", at=now, job=job.uid, name=job.name)
     return attempt
+
+
+def _begun(attempt: JobAttempt, now: datetime) -> None:
+    """Bring a waiting job to the state of its attempt, which has begun."""
+    job = attempt.job
+    Job.objects.filter(pk=job.pk, state=JobState.WAITING).update(
+        state=attempt.state,
+        attempts=attempt.number,
+        started_at=attempt.started_at,
+        ended_at=None,
+        why="",
+        word="",
+    )
+    job.state, job.attempts = attempt.state, attempt.number
+    if "start" in job.spec.get("notify", ()):
+        target = f"{job.uid}#{attempt.number}"
+        notify([job.user], "job.started", target=target, at=now, job=job.uid, name=job.name)
 
 
 def _move(job: Job, attempt: JobAttempt, to: str, now: datetime) -> None:
@@ -172,17 +264,26 @@ def _move(job: Job, attempt: JobAttempt, to: str, now: datetime) -> None:
     announce_job(job, to, at=now, lease=attempt.lease.uid)
 
 
-def _end(job: Job, attempt: JobAttempt, lease: Lease, report: JobReport, now: datetime) -> None:
-    """Keep how an attempt ended and give its lease back: the money stops here."""
+def _end(
+    job: Job,
+    attempt: JobAttempt,
+    lease: Lease,
+    report: JobReport,
+    now: datetime,
+    *,
+    has_next: bool = False,
+) -> None:
+    """Keep how an attempt ended and give its lease back, which stops the money; not where the next has its place."""
     told = _told(report)
     state, why, cause = _judged(report, lease)
     attempt_fields = {**told, "state": state, "why": why, "word": report.word[:300], "ended_at": now}
     # Where nothing was begun, nothing was printed and nothing left.
     closed = {} if report.why in _WITH_OUTPUT else {"log_is_closed": True, "artifacts_are_closed": True}
     JobAttempt.objects.filter(pk=attempt.pk, state=attempt.state).update(**attempt_fields, **closed)
-    if lease.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED):
+    if not has_next and lease.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED):
         lifecycle.resume_leases([lease], at=now)
         lifecycle.end_leases([lease], reason=EndReason.RELEASED, at=now)
+    attempt.state = state
     _conclude(job, attempt_fields, cause, now)
 
 
@@ -236,7 +337,9 @@ def settle(*, now: datetime) -> int:
         .order_by("lease_id")[:SWEPT_AT_ONCE]
     )
     ended = sum(_settle_one(pk, lease_id, now) for pk, lease_id in list(over))
-    unbegun = Job.objects.filter(state=JobState.WAITING).filter(
+    ended += _settle_unbegun(now)
+    handed = JobAttempt.objects.filter(job=OuterRef("pk"), state=JobState.WAITING)
+    unbegun = Job.objects.filter(~Exists(handed), state=JobState.WAITING).filter(
         Q(request__state__in=_GONE_REQUESTS) | Q(request__state=RequestState.FULFILLED)
     )
     for job in list(unbegun.select_related("user", "request")[:SWEPT_AT_ONCE]):
@@ -253,6 +356,32 @@ def settle(*, now: datetime) -> int:
     for job in list(dead[:SWEPT_AT_ONCE]):
         ended += end_unbegun(job, why="after", now=now)
     return ended
+
+
+def _settle_unbegun(now: datetime) -> int:
+    """Let jobs wait again that were handed to a node whose lease is over; returns how many attempts are decided.
+
+    Where the node has confirmed the end, it would have said that the job began. Where it never will, nobody knows: the
+    attempt is taken as begun, and ends as the lease did.
+    """
+    present = JobAttempt.objects.filter(lease=OuterRef("lease"), state__in=OPEN_ATTEMPTS)
+    over = JobAttempt.objects.filter(~Exists(present), state=JobState.WAITING)
+    over = over.exclude(lease__state__in=RUNNING_LEASES)
+    decided = 0
+    for pk, lease_id in list(over.values_list("pk", "lease_id").order_by("lease_id")[:SWEPT_AT_ONCE]):
+        with transaction.atomic():
+            (lease,) = lock_leases([lease_id])
+            attempt = JobAttempt.objects.select_related("job", "job__user").filter(pk=pk).first()
+            if attempt is None or attempt.state != JobState.WAITING:
+                continue
+            is_silent = lease.ended_at is not None and now - lease.ended_at > UNHEARD_AFTER
+            if lease.state == LeaseState.ENDED and lease.end_reason != EndReason.FAULT:
+                decided += take_back([attempt])
+            elif lease.end_reason == EndReason.FAULT or is_silent:
+                attempt.lease = lease
+                _begin_next(attempt, lease, now)
+                decided += 1
+    return decided
 
 
 @transaction.atomic

@@ -29,11 +29,12 @@ from portal.common.errors import (
 )
 from portal.common.live import EVENTS, publish_on_commit
 from portal.common.sealing import JOBS, seal
+from portal.fleet.services import raise_revision
 from portal.jobs.images import check_image
-from portal.jobs.models import Job, JobArray, Secret
+from portal.jobs.models import Job, JobArray, JobAttempt, Secret
 from portal.jobs.selectors import may_manage_job, visible_jobs
 from portal.jobs.spec import JobSpec, is_variable
-from portal.jobs.states import ENDED_JOBS, OPEN_JOBS, JobState
+from portal.jobs.states import ENDED_JOBS, OPEN_JOBS, UNENDED_ATTEMPTS, JobState
 from portal.leases.lifecycle import release_locked
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.requests import PRIORITIES, RequestSpec, submit_request
@@ -168,11 +169,17 @@ def request_spec(job: Job) -> RequestSpec:
     )
 
 
-def _check(job: Job, rights: Rights, now: datetime) -> None:
-    """Raise what asking for this job would raise, and change nothing."""
+def could_ask_for(job: Job, *, now: datetime) -> bool:
+    """Say whether this job's owner may have GPU time for it without an approval; raises what asking would raise."""
+    return _check(job, Rights(job.user), now)
+
+
+def _check(job: Job, rights: Rights, now: datetime) -> bool:
+    """Raise what asking for this job would raise, and change nothing; False where it would await approval."""
+    is_queued = False
     try:
         with transaction.atomic():
-            submit_request(
+            asked = submit_request(
                 team=job.team,
                 actor=job.user,
                 rights=rights,
@@ -181,9 +188,10 @@ def _check(job: Job, rights: Rights, now: datetime) -> None:
                 is_job=True,
                 needs_containers=bool(job.spec.get("image")),
             )
+            is_queued = asked.state == RequestState.QUEUED
             raise _Undo
     except _Undo:
-        return
+        return is_queued
 
 
 class _Undo(Exception):
@@ -268,31 +276,51 @@ def end_unbegun(job: Job, *, why: str, word: str = "", now: datetime, state: str
 
 @transaction.atomic
 def cancel_job(*, job: Job, actor: User, rights: Rights, now: datetime) -> Job:
-    """End a job at somebody's wish: its request is withdrawn, or its lease released. Safe to repeat."""
+    """End a job at somebody's wish: its request is withdrawn, or its lease released. Safe to repeat.
+
+    One that was handed to a node, to follow another in its lease, is taken from there; the other one goes on.
+    """
     require_manage(rights, job)
-    if job.request_id is not None:
-        there = Lease.objects.filter(request=job.request_id, state__in=LIVE_LEASES)
-        leases = lock_leases(there.values_list("pk", flat=True))
-        locked = LeaseRequest.objects.select_for_update().get(pk=job.request_id)
-        if locked.state == RequestState.GRANTED and not leases:  # granted while we waited for it
-            leases = lock_leases(there.values_list("pk", flat=True))
-        for lease in leases:
-            lease.request = locked
-            release_locked(lease, actor=actor, now=now)
-        if locked.state in (RequestState.QUEUED, RequestState.AWAITING_APPROVAL):
-            move_requests([locked], RequestState.WITHDRAWN, at=now)
-    won = Job.objects.filter(pk=job.pk, state__in=OPEN_JOBS).update(
-        state=JobState.CANCELLED, why="cancelled", ended_at=now
-    )
-    if won:
-        job.tries.filter(state__in=(JobState.STARTING, JobState.RUNNING)).update(
+    won = 0
+    for _again in range(3):  # it may be handed to a node just now: then its request is another one
+        asked = job.request_id
+        _give_up_place(job, actor=actor, now=now)
+        won = Job.objects.filter(pk=job.pk, request=asked, state__in=OPEN_JOBS).update(
             state=JobState.CANCELLED, why="cancelled", ended_at=now
         )
+        job.refresh_from_db()
+        if won or job.state not in OPEN_JOBS:
+            break
+    if won:
+        over = {"state": JobState.CANCELLED, "why": "cancelled", "ended_at": now}
+        job.tries.filter(state=JobState.WAITING).update(**over, started_at=now)  # it had no time of its lease
+        job.tries.filter(state__in=UNENDED_ATTEMPTS).update(**over)
         record(actor, "job.cancelled", job.uid, at=now, team_id=job.team_id)
         announce_job(job, JobState.CANCELLED, at=now)
         feed_soon(job)
-    job.refresh_from_db()
     return job
+
+
+def _give_up_place(job: Job, *, actor: User, now: datetime) -> None:
+    """Release the lease that a job runs in, or withdraw the request that waits for it."""
+    if job.request_id is None:
+        return
+    there = Lease.objects.filter(request=job.request_id, state__in=LIVE_LEASES)
+    leases = lock_leases(there.values_list("pk", flat=True))
+    if JobAttempt.objects.filter(job=job, lease__in=leases, state=JobState.WAITING).exists():
+        raise_revision([lease.node_id for lease in leases])
+        return
+    locked = LeaseRequest.objects.select_for_update().get(pk=job.request_id)
+    if locked.state == RequestState.GRANTED and not leases:  # granted while we waited for it
+        leases = lock_leases(there.values_list("pk", flat=True))
+    others = JobAttempt.objects.filter(lease__in=leases).exclude(job=job)
+    if not Job.objects.filter(pk=job.pk, state__in=OPEN_JOBS).exists() and others.exists():
+        return  # it is over, and what runs there now is another one's
+    for lease in leases:
+        lease.request = locked
+        release_locked(lease, actor=actor, now=now)
+    if locked.state in (RequestState.QUEUED, RequestState.AWAITING_APPROVAL):
+        move_requests([locked], RequestState.WITHDRAWN, at=now)
 
 
 @transaction.atomic

@@ -141,6 +141,11 @@ def read_spec(raw: object) -> JobSpec:
     return spec
 
 
+def may_follow(kept: Mapping[str, Any]) -> bool:
+    """Say whether a job as it is kept may follow another in a lease: not in a container, and nothing is collected."""
+    return not kept.get("image") and not kept.get("artifacts")
+
+
 def words_of(command: str | list[str]) -> list[str]:
     """Return what is run for a command: its words, or a login shell for a text."""
     return ["bash", "-lc", STRICT + command] if isinstance(command, str) else list(command)

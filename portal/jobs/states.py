@@ -39,11 +39,14 @@ JOB_NEXT: dict[str, frozenset[str]] = {
     J.TIMED_OUT: frozenset({J.WAITING}),
     J.LOST: frozenset({J.WAITING}),
 }
+# An attempt waits only where it was handed to a node to follow another; one that was never begun is removed.
 ATTEMPT_NEXT: dict[str, frozenset[str]] = {
+    J.WAITING: frozenset({J.STARTING, J.RUNNING}) | _ENDS,
     J.STARTING: frozenset({J.RUNNING}) | _ENDS,
     J.RUNNING: _ENDS,
 }
-ATTEMPT_STATES = (J.STARTING, J.RUNNING, J.SUCCEEDED, J.FAILED, J.CANCELLED, J.TIMED_OUT, J.LOST)
+ATTEMPT_STATES = (J.WAITING, J.STARTING, J.RUNNING, J.SUCCEEDED, J.FAILED, J.CANCELLED, J.TIMED_OUT, J.LOST)
 OPEN_JOBS = (J.WAITING, J.STARTING, J.RUNNING)
+UNENDED_ATTEMPTS = (J.WAITING, J.STARTING, J.RUNNING)
 OPEN_ATTEMPTS = (J.STARTING, J.RUNNING)
 ENDED_JOBS = (J.SUCCEEDED, J.FAILED, J.CANCELLED, J.TIMED_OUT, J.LOST)

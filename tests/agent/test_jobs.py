@@ -19,7 +19,7 @@ import pytest
 
 from nodeagent.containers.boxes import LeaseContainers
 from nodeagent.host.clock import boot_clock
-from nodeagent.jobs import runner, running
+from nodeagent.jobs import runner, spec
 from nodeagent.jobs.folder import JobFolder, job_folders
 from nodeagent.jobs.running import NodeJobs
 from nodeagent.protocol.jobs import JobOrder
@@ -105,8 +105,8 @@ class Node:
                 await asyncio.sleep(0.01)
         return found
 
-    def output(self, name: str) -> bytes:
-        folder = JobFolder(self.state / "jobs", (name, 1))
+    def output(self, name: str, ordinal: int = 1) -> bytes:
+        folder = JobFolder(self.state / "jobs", (name, 1), ordinal)
         found, offset = b"", 0
         while True:
             offset, data = folder.read(offset, 1 << 20)
@@ -194,6 +194,16 @@ async def test_job_that_ignores_being_asked_forks_and_deletes_its_folder_ends_wi
         async with asyncio.timeout(SOON_S):
             while JobFolder(tmp_path / "jobs", (A, 1)).is_running() or sleepers():
                 await asyncio.sleep(0.05)
+
+
+def running_pids() -> list[int]:
+    """Return the processes of this host that have not ended, those that nobody has waited for left out."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(int(pid))
+    return found
 
 
 def sleepers() -> list[str]:
@@ -346,11 +356,11 @@ async def test_files_that_a_job_leaves_are_collected_from_its_folder_alone(tmp_p
 
 
 async def test_lease_ends_with_its_job_and_is_cleared_once_its_files_are_collected(tmp_path, monkeypatch):
-    slow = running.COLLECTOR.replace(
+    slow = spec.COLLECTOR.replace(
         "def collect(self",
         "def collect(self, *given):\n        time.sleep(1)\n        return self.now(*given)\n\n    def now(self",
     )
-    monkeypatch.setattr(running, "COLLECTOR", slow)
+    monkeypatch.setattr(spec, "COLLECTOR", slow)
     node = Node(tmp_path)
     async with node.alive():
         script = "setsid sleep 1000 & echo 1 > kept"
@@ -416,3 +426,60 @@ async def test_job_that_leaves_a_thousand_processes_ends_and_they_with_it(tmp_pa
                 await asyncio.sleep(0.05)
 
     assert report.exit == 0
+
+
+def follower(name: str, ordinal: int, *words: str, limit_s: int = 60) -> DesiredLease:
+    return job(name, *words, ordinal=ordinal, limit_s=limit_s)
+
+
+async def test_job_follows_another_in_its_lease_and_finds_nothing_of_it(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(follower(A, 1, "sh", "-c", "echo 1 > left; setsid sleep 300 & echo $!; exec sleep 300"))
+        await node.until(A, "running")
+        while not (left := node.output(A)).endswith(b"\n"):
+            await node.pause()
+        node.desire(follower(A, 2, "sh", "-c", "ls; echo two; exec sleep 300"))
+
+        os.killpg(JobFolder(tmp_path / "jobs", (A, 1)).lines()["child"], signal.SIGKILL)
+        async with asyncio.timeout(SOON_S):
+            while node.record(A).job != JobReport("running", ordinal=2):
+                await node.pause()
+            while b"two" not in node.output(A, ordinal=2):
+                await node.pause()
+        report = node.record(A).report()
+
+        assert report.phase == "ready"
+        assert report.job_before is not None
+        assert (report.job_before.signal, report.job_before.ordinal) == (9, 1)
+        assert int(left) not in running_pids()
+    async with node.alive():  # another agent: it finds the second one running, and begins nothing
+        await node.until(A, "running")
+        assert node.record(A).report().job_before == report.job_before
+        os.killpg(JobFolder(tmp_path / "jobs", (A, 1), 2).lines()["child"], signal.SIGKILL)
+        await node.until(A, "exited")
+
+        assert node.phase(A) in ("draining", "gone")
+        assert node.output(A, ordinal=2) == b"two\n"
+        await node.idle()
+
+
+async def test_lease_ends_where_the_time_of_the_next_job_does_not_fit_or_its_own_is_up(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(follower(A, 1, "sleep", "300"))
+        await node.until(A, "running")
+        node.desire(follower(A, 2, "true", limit_s=10**6))
+        os.killpg(JobFolder(tmp_path / "jobs", (A, 1)).lines()["child"], signal.SIGKILL)
+        await node.until(A, "exited")
+        assert (node.report(A).ordinal, node.phase(A) in ("draining", "gone")) == (1, True)
+
+        other = f"{A}-b"
+        node.desire(follower(other, 1, "sleep", "300"))
+        await node.until(other, "running")
+        node.record(other).job_until = boot_clock()
+        node.worker.poke()
+        report = await node.until(other, "exited")
+
+        assert (report.is_asked, node.record(other).reason) == (True, "expired")
+        await node.idle()

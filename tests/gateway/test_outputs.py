@@ -35,7 +35,7 @@ class OneJob:
 
     is_ended = False
 
-    def is_over(self, _key: tuple[str, int]) -> bool:
+    def is_over(self, _key: tuple[str, int], _ordinal: int = 1) -> bool:
         return self.is_ended
 
     async def run(self) -> None:

@@ -75,7 +75,7 @@ def attempt_row(attempt: JobAttempt) -> JobRow:
 
 def job_of(lease: Lease) -> JobRow | None:
     """Return how the job in a lease ended, with the job's own name and page; None where none has begun."""
-    attempt = JobAttempt.objects.filter(lease=lease).select_related("job").first()
+    attempt = JobAttempt.objects.filter(lease=lease).select_related("job").order_by("ordinal").first()
     if attempt is None:
         return None
     job = job_row(attempt.job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -17,6 +17,7 @@ from portal.catalog.pricing import exact_micro, lowered, to_minor
 from portal.leases.models import Lease
 from portal.web.figures import gpus, money, span
 from portal.web.jobs.rows import JobRow, job_of
+from portal.web.leases.job_shares import JobShare, job_shares
 from portal.web.refunds import rule_text
 
 
@@ -37,7 +38,7 @@ class ReceiptLine:
 class Receipt:
     """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown.
     ``refund`` is the rule by which ``refunded`` was given back, "" for none.
-    ``job`` is the batch job that ran in it, as this lease ended it."""
+    ``job`` is the batch job that ran in it, as this lease ended it; ``jobs`` are the parts of several."""
 
     lines: list[ReceiptLine]
     total: Decimal | None
@@ -53,6 +54,7 @@ class Receipt:
     refunded: Decimal | None
     refund: str
     job: JobRow | None = None
+    jobs: list[JobShare] = field(default_factory=list)
 
 
 def receipt_of(lease: Lease) -> Receipt:
@@ -78,6 +80,7 @@ def receipt_of(lease: Lease) -> Receipt:
     saved = (
         quoted - total if is_counted and quoted is not None and total is not None and total < quoted else None
     )
+    shares = job_shares(lease, records) if lease.request.is_job and is_counted else []
     return Receipt(
         lines=[_line(record, lease) for record in records],
         total=total if is_counted else None,
@@ -92,7 +95,8 @@ def receipt_of(lease: Lease) -> Receipt:
         invoice_url=line_url(records[-1], lease) if records else "",
         refunded=money(to_minor(whole) - to_minor(exact)) if whole != exact else None,
         refund=next((refund_text(r.refund) for r in records if r.refund), ""),
-        job=job_of(lease) if lease.request.is_job else None,
+        job=None if shares or not lease.request.is_job else job_of(lease),
+        jobs=shares,
     )
 
 

@@ -1,0 +1,139 @@
+"""One job of an array after another in the same lease, so that no slot is cleaned and made anew between short ones.
+
+While a job runs, its node is handed the next one, which it begins the moment the first has ended and nothing of it is
+left. What was handed over and not begun when the lease ends is asked for anew. ADR 19 says what may follow and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models import F, Max, Q
+
+from nodeagent.protocol.messages import JOBS_FOLLOW
+from portal.common import outbox
+from portal.common.errors import BerthError
+from portal.common.sql import fetch
+from portal.fleet.services import raise_revision
+from portal.jobs.models import Job, JobAttempt
+from portal.jobs.services import FEED, could_ask_for
+from portal.jobs.spec import may_follow
+from portal.jobs.states import JobState
+from portal.leases.budget_gate import is_limited
+from portal.leases.hold_periods import hold_until
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.next_blocks import next_blocks
+from portal.leases.states import LeaseState, RequestState
+from portal.leases.transitions import move_requests
+
+# A lease is made longer by so much more than the time of the next job: the present one has as long to end. So what
+# follows is short work, and a lease whose job takes longer simply ends with it.
+WITHIN: Final = timedelta(seconds=60)
+
+# Whoever else waits for such a device is served by the policy, not by us: a lease goes on only where its own author
+# would be next by priority and age anyway.
+OTHERS_WAIT: Final = (
+    "SELECT EXISTS (SELECT 1 FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"  # noqa: S608 (our own states)
+    " LEFT JOIN jobs_job j ON j.request_id = r.id"
+    f" WHERE r.state = '{RequestState.QUEUED}' AND f.device_model_id = %s AND j.array_id IS DISTINCT FROM %s AND NOT ("
+    " r.author_id = %s AND r.team_id = %s AND r.priority <= %s AND (r.queued_at, r.id) > (%s, %s)))"
+)
+
+
+def hand_next(
+    attempt: JobAttempt, lease: Lease, features: Collection[str], now: datetime
+) -> JobAttempt | None:
+    """Hand the node of a locked lease the job that may follow the one that has just begun there; None for none.
+
+    Its own request is withdrawn. Locks that, without waiting, then the node.
+    """
+    job = attempt.job
+    is_free = (
+        lease.state == LeaseState.ACTIVE
+        and lease.preempt_at is None
+        and not (lease.cut_by or lease.wanted_until)
+    )
+    if is_limited(lease.team):  # budgets are looked at when something starts, and are locked before leases
+        return None
+    if JOBS_FOLLOW not in features or job.array_id is None or not (is_free and may_follow(job.spec)):
+        return None
+    found = _next_of(job, now)
+    if found is None or not _is_held_long_enough(lease, job, now):
+        return None
+    following, request = found
+    if request is not None:
+        move_requests([request], RequestState.WITHDRAWN, at=now, reason=f"its job follows in {lease.uid}")
+    Job.objects.filter(pk=following.pk, state=JobState.WAITING).update(request=lease.request_id)
+    newest = JobAttempt.objects.filter(lease=lease).aggregate(ordinal=Max("ordinal"))["ordinal"]
+    number = following.attempts + 1
+    made = JobAttempt.objects.create(
+        job=following, number=number, lease=lease, ordinal=newest + 1, state=JobState.WAITING, started_at=now
+    )
+    raise_revision([lease.node_id])
+    return made
+
+
+def _next_of(job: Job, now: datetime) -> tuple[Job, LeaseRequest | None] | None:
+    """Return the job of the same array that comes next, locked, with its request in the queue; None for none.
+
+    One that has no request is taken only where it could ask for one that needs no approval.
+    """
+    waiting = (
+        Job.objects.filter(array=job.array_id, state=JobState.WAITING)
+        .filter(Q(request=None) | Q(request__state=RequestState.QUEUED))
+        .order_by(F("request__queued_at").asc(nulls_last=True), "id")
+        .select_related("team", "user", "flavor", "array")
+        .select_for_update(of=("self",), skip_locked=True)
+        .first()
+    )
+    if waiting is None:
+        return None
+    request = None
+    if waiting.request_id is not None:
+        queued = LeaseRequest.objects.filter(pk=waiting.request_id, state=RequestState.QUEUED)
+        request = queued.select_for_update(of=("self",), skip_locked=True).first()
+        if request is None:
+            return None
+    since, place = (now, 0) if request is None else (request.queued_at, request.pk)
+    priority = -1 if request is None else request.priority
+    whose = [waiting.flavor.device_model_id, waiting.array_id, waiting.user_id, waiting.team_id]
+    ((others_wait,),) = fetch(OTHERS_WAIT, [*whose, priority, since, place])
+    if others_wait:
+        return None
+    try:
+        return None if request is None and not could_ask_for(waiting, now=now) else (waiting, request)
+    except BerthError:
+        return None
+
+
+def _is_held_long_enough(lease: Lease, job: Job, now: datetime) -> bool:
+    """Make a lease longer where the next job needs that; False where something stands behind it."""
+    assert lease.activated_at is not None
+    needed = now + timedelta(seconds=job.time_s) + WITHIN
+    if lease.not_after >= needed:
+        return True
+    until = needed + WITHIN  # not with every job anew
+    longest = lease.activated_at + timedelta(seconds=job.flavor.max_duration_s)
+    block = next_blocks([lease.pk], now=now).get(lease.pk)
+    if until > longest or (block is not None and block.at < until) or lease.node.is_cordoned:
+        return False
+    reached = hold_until([lease.pk], until)
+    if reached is not None and reached < until:  # booked since we looked
+        hold_until([lease.pk], lease.not_after)
+        return False
+    Lease.objects.filter(pk=lease.pk).update(not_after=until, warned_at=None)
+    lease.not_after, lease.warned_at = until, None
+    return True
+
+
+def take_back(attempts: Sequence[JobAttempt]) -> int:
+    """Let jobs wait again that were handed to a node and never begun there; returns how many. Leases are locked."""
+    if not attempts:
+        return 0
+    jobs = [attempt.job_id for attempt in attempts]
+    JobAttempt.objects.filter(pk__in=[one.pk for one in attempts], state=JobState.WAITING).delete()
+    Job.objects.filter(pk__in=jobs, state=JobState.WAITING).update(request=None)
+    outbox.nudge_on_commit(FEED)
+    return len(jobs)
