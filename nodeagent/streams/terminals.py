@@ -22,7 +22,6 @@ from nodeagent.protocol.terminals import (
     AWAY,
     EXIT,
     HANG_UP,
-    KEPT_BYTES,
     KEPT_S,
     RESIZE,
     OpenTerminal,
@@ -33,6 +32,7 @@ from nodeagent.protocol.terminals import (
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.runtimes.base import Key
 from nodeagent.streams.base import StreamEnd
+from nodeagent.streams.scrollback import Scrollback
 from nodeagent.streams.shells import LeaseShell, start_shell
 from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry
 
@@ -43,6 +43,7 @@ KILL_AFTER_S: Final = 2.0
 MOST_PER_LEASE: Final = 256
 MOST_TERMINALS: Final = 1024
 READ_AT_ONCE: Final = 32 * 1024
+DEFLATED_AT_ONCE: Final = 8  # some milliseconds each, in which nothing else is served
 LEASE_OVER: Final = "lease_over"
 EXITED: Final = "exited"
 # The record of a lease that is open to its holder now, None for any other.
@@ -59,8 +60,7 @@ class Terminal:
         self.viewer: tuple[StreamEnd, int] | None = None
         self.left_at = 0.0
         self.is_over = False
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = 0
+        self.kept = Scrollback()
         self._to_show = b""
         self._typed: deque[tuple[tuple[StreamEnd, int] | None, bytes]] = deque()
         self._is_reading = False
@@ -75,7 +75,7 @@ class Terminal:
             before.reset(number, "taken_over", "this terminal was opened elsewhere")
         self.viewer = end, stream
         self._typed.clear()  # what the shell did not take from whoever looked before
-        self._to_show = b"".join(self._kept)
+        self._to_show = self.kept.text()
         self.flow()
 
     def detach(self) -> None:
@@ -115,16 +115,11 @@ class Terminal:
             pieces.append(data)
             got += len(data)
         if got:
-            self._keep_and_send(end, stream, b"".join(pieces))
+            data = b"".join(pieces)
+            self.kept.add(data)
+            end.send(stream, data)
         if self.is_over or end.credit(stream) <= 0:
             self._read_on(False)
-
-    def _keep_and_send(self, end: StreamEnd, stream: int, data: bytes) -> None:
-        self._kept.append(data)
-        self._kept_bytes += len(data)
-        while self._kept_bytes - len(self._kept[0]) >= KEPT_BYTES:
-            self._kept_bytes -= len(self._kept.popleft())
-        end.send(stream, data)
 
     def _read_on(self, wanted: bool) -> None:
         wanted = wanted and not self.is_over
@@ -224,6 +219,10 @@ class Terminals:
                     self._end(terminal, "not_come_back", "")
             elif terminal.is_over or (_has_exited(terminal.shell) and terminal.drain()):
                 self._exit(terminal)
+        deflated = 0
+        for terminal in self._terminals.values():
+            if deflated < DEFLATED_AT_ONCE:
+                deflated += terminal.kept.rest()
 
     def take(self, end: StreamEnd, event: Event) -> None:
         """Act on what a gateway said of a terminal; raises ProtocolError for what no gateway says."""
