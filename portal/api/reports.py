@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from django.http import HttpResponseBase
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -15,6 +17,7 @@ from portal.api.representations import Row
 from portal.api.responses_money import ReportAnswer
 from portal.api.wire import instant, money
 from portal.billing.report import ChargebackReport, ChargebackRow, GroupBy, report_of
+from portal.catalog.pricing import SHARE_HOUR
 from portal.common.errors import Invalid
 from portal.web.invoices.months import named
 from portal.web.reports.page import file_of, teams_of_report
@@ -85,8 +88,8 @@ def report_row(report: ChargebackReport) -> Row:
         "rows": [_group(row, unit) for row in report.groups],
         "total": _group(report.whole, unit),
         "days": [
-            {"day": day.isoformat(), "amount": money(round(sum(parts.values())), unit)}
-            for day, parts in report.by_day.items()
+            {"day": day.isoformat(), "amount": money(round(Fraction(sum(parts.values()), SHARE_HOUR)), unit)}
+            for day, parts in report.exact_by_day.items()
         ],
     }
 

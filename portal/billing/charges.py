@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from fractions import Fraction
@@ -13,7 +13,7 @@ from django.db.models import QuerySet, Sum
 from portal.accounts.models import User
 from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, UsageDay, UsageTotal
 from portal.billing.notes import all_notes
-from portal.billing.selectors import draft_lines, exact_cost, open_time
+from portal.billing.selectors import draft_lines, open_time
 from portal.catalog.models import Flavor
 from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro
 from portal.leases.models import Lease
@@ -52,13 +52,16 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Accrual:
-    """What a lease has cost in a month that is on no line yet: it still runs, or was not metered yet."""
+    """What a lease has cost in a month that is on no line yet: it still runs, or was not metered yet.
+
+    ``exact_by_day`` is in micro-units times SHARE_HOUR: whole numbers, which add up far faster than fractions.
+    """
 
     team: Team
     user: User
     flavor: Flavor
     micro: Fraction
-    by_day: dict[date, Fraction]
+    exact_by_day: dict[date, int]
 
 
 def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
@@ -171,17 +174,14 @@ def accruals_of(
     found = []
     priced, unpriced = open_time(by_id, period, now=now)
     for lease, parts in priced:
-        by_day: dict[date, Fraction] = defaultdict(Fraction)
+        exact: dict[date, int] = defaultdict(int)
         for part in parts:
-            cost = exact_cost(lease, [part])
+            price = lease.share_milli * part.price(lease)
             for day, seconds in _days(part.stretch.starts_at, part.stretch.ends_at):
-                by_day[day] += cost * seconds / part.stretch.seconds
-        found.append(_accrual(lease, by_id[lease.team_id], dict(by_day)))
+                exact[day] += seconds * price
+        micro = Fraction(sum(exact.values()), SHARE_HOUR)
+        found.append(Accrual(by_id[lease.team_id], lease.user, lease.flavor, micro, dict(exact)))
     return found, unpriced
-
-
-def _accrual(lease: Lease, team: Team, by_day: dict[date, Fraction]) -> Accrual:
-    return Accrual(team, lease.user, lease.flavor, sum(by_day.values(), Fraction(0)), by_day)
 
 
 def _days(start: datetime, end: datetime) -> Iterable[tuple[date, int]]:
@@ -192,11 +192,13 @@ def _days(start: datetime, end: datetime) -> Iterable[tuple[date, int]]:
         start = until
 
 
-def cost_by_day(charges: Sequence[Charge]) -> dict[tuple[int, date], Fraction]:
-    """Return by total and day what was used then, in micro-units and not rounded; adjustments are on no day."""
+def exact_by_day(charges: Sequence[Charge]) -> Iterator[tuple[int, date, int]]:
+    """Yield total, day and what was used then, in micro-units times SHARE_HOUR; adjustments are on no day."""
     prices = {charge.total_id: charge.micro_per_hour for charge in charges if not charge.late_for}
     rows = UsageDay.objects.filter(total__in=prices).values_list("total_id", "day", "share_milli_seconds")
-    return {(total, day): Fraction(quantity * prices[total], SHARE_HOUR) for total, day, quantity in rows}
+    return (
+        (total, day, quantity * prices[total]) for total, day, quantity in rows.iterator(chunk_size=10_000)
+    )
 
 
 def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:

@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from fractions import Fraction
 from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from portal.billing.charges import Accrual, Charge, accruals_of, charges_of, cost_by_day, costs_until
+from portal.billing.charges import Accrual, Charge, accruals_of, charges_of, costs_until, exact_by_day
 from portal.billing.models import BillingPeriod, PeriodState
 from portal.billing.selectors import currency
 from portal.catalog.pricing import apportion
@@ -58,7 +57,9 @@ class ChargebackRow:
 
 @dataclass(frozen=True, slots=True)
 class ChargebackReport:
-    """A month of some teams, or of one person in them. ``by_day`` is by day and key of the row, unrounded.
+    """A month of some teams, or of one person in them.
+
+    ``exact_by_day`` is by day and key of the row, in micro-units times SHARE_HOUR: whole numbers, nothing rounded.
 
     So many leases as ``unpriced`` ran while no price was in force: they are in no amount.
     """
@@ -71,7 +72,7 @@ class ChargebackReport:
     before: BillingPeriod | None
     groups: list[ChargebackRow]
     whole: ChargebackRow
-    by_day: dict[date, dict[str, Fraction]]
+    exact_by_day: dict[date, dict[str, int]]
     charges: list[Charge]
     unpriced: int
 
@@ -112,21 +113,21 @@ def report_of(
     whole = _sum("", list(rows.found.values()), has_before=before is not None)
     return ChargebackReport(
         period, by, currency(), is_closed, until, before, groups, whole,
-        _by_day(charges, running, rows.key), charges,
+        _exact_by_day(charges, running, rows.key), charges,
         sum(username in ("", lease.user.username) for lease in bare),
     )  # fmt: skip
 
 
-def _by_day(
+def _exact_by_day(
     charges: Sequence[Charge], running: Sequence[Accrual], key: Callable[[Any], str]
-) -> dict[date, dict[str, Fraction]]:
-    found: dict[date, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+) -> dict[date, dict[str, int]]:
+    found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     keys = {charge.total_id: key(charge) for charge in charges}
-    for (total, day), cost in cost_by_day(charges).items():
-        found[day][keys[total]] += cost
+    for total, day, exact in exact_by_day(charges):
+        found[day][keys[total]] += exact
     for accrual in running:
-        for day, cost in accrual.by_day.items():
-            found[day][key(accrual)] += cost
+        for day, exact in accrual.exact_by_day.items():
+            found[day][key(accrual)] += exact
     return {day: dict(found[day]) for day in sorted(found)}
 
 

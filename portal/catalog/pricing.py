@@ -7,6 +7,7 @@ price is paid (``price_milli`` thousandths of it), the hourly price is lowered f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -62,9 +63,12 @@ def to_minor(amount: Fraction) -> int:
 
 def apportion(parts: Sequence[Fraction]) -> list[int]:
     """Round parts to whole cents so that they add up to their rounded sum (largest remainder)."""
-    floors = [int(part // MINOR_MICRO) for part in parts]
-    short = to_minor(sum(parts, Fraction(0))) // MINOR_MICRO - sum(floors)
-    by_remainder = sorted(range(len(parts)), key=lambda i: (-(parts[i] / MINOR_MICRO - floors[i]), i))
+    # Whole numbers over one denominator: thousands of fractions take seconds to add and to sort.
+    common = math.lcm(*(part.denominator for part in parts))
+    wholes = [part.numerator * (common // part.denominator) for part in parts]
+    floors = [whole // (common * MINOR_MICRO) for whole in wholes]
+    short = to_minor(Fraction(sum(wholes), common)) // MINOR_MICRO - sum(floors)
+    by_remainder = sorted(range(len(wholes)), key=lambda i: (-(wholes[i] % (common * MINOR_MICRO)), i))
     for index in by_remainder[:short]:
         floors[index] += 1
     return [cents * MINOR_MICRO for cents in floors]

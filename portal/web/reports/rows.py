@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -16,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.billing.report import ChargebackReport, ChargebackRow, GroupBy, days_of, sorted_tree
-from portal.catalog.pricing import to_minor
+from portal.catalog.pricing import SHARE_HOUR, to_minor
 from portal.catalog.selectors import shown_names
 from portal.common.units import amount_places, rounded
 from portal.web.figures import money
@@ -140,21 +141,22 @@ def _narrower(report: ChargebackReport, row: ChargebackRow, person: str) -> str:
 
 def _leading(report: ChargebackReport) -> list[str]:
     """Return the keys of the rows that have a colour of their own: those that cost most by themselves."""
-    totals: dict[str, Fraction] = {}
-    for parts in report.by_day.values():
-        for key, cost in parts.items():
-            totals[key] = totals.get(key, Fraction(0)) + cost
+    totals: dict[str, int] = defaultdict(int)
+    for parts in report.exact_by_day.values():
+        for key, exact in parts.items():
+            totals[key] += exact
     ranked = sorted(totals, key=lambda key: (-totals[key], key))
     return ranked if len(ranked) <= MOST_PARTS + 1 else ranked[:MOST_PARTS]
 
 
 def day_chart(report: ChargebackReport) -> DayChart | None:
     """Return what each day of the month came to, in stacked parts; None for a month without usage."""
-    sums = {day: sum(parts.values(), Fraction(0)) for day, parts in report.by_day.items()}
-    highest = max(sums.values(), default=Fraction(0))
+    sums = {day: sum(parts.values()) for day, parts in report.exact_by_day.items()}
+    highest = max(sums.values(), default=0)
     if not highest:
         return None
-    top = _round_up(highest)
+    top = _round_up(Fraction(highest, SHARE_HOUR))
+    tall = Fraction(TALL, top * SHARE_HOUR)
     leading = _leading(report)
     names = {row.key: row.name for row in report.groups}
     names |= {key: name or _("No cost centre") for key, name in names.items()}
@@ -162,25 +164,25 @@ def day_chart(report: ChargebackReport) -> DayChart | None:
     parts: list[ChartPart] = []
     days = days_of(report.period)
     for n, day in enumerate(days):
-        here = report.by_day.get(day, {})
+        here = report.exact_by_day.get(day, {})
         stack = [(number, key, here[key]) for number, key in enumerate(leading, start=1) if here.get(key)]
-        rest = sum((cost for key, cost in here.items() if key not in leading), Fraction(0))
+        rest = sum(here.values()) - sum(here.get(key, 0) for key in leading)
         stack += [(0, "", rest)] if rest else []
-        below = Fraction(0)
-        for part, key, cost in stack:
+        below = 0
+        for part, key, exact in stack:
             name = words.get(names.get(key, key), names.get(key, key)) if part else _("all others")
             parts.append(
                 ChartPart(
                     x=n * WIDE,
-                    y=round(float(TALL - (below + cost) * TALL / top), 3),
-                    height=round(float(cost * TALL / top), 3),
+                    y=round(float(TALL - (below + exact) * tall), 3),
+                    height=round(float(exact * tall), 3),
                     part=part,
-                    title=f"{_day(day)} · {name} · {_amount(cost)} {report.currency}",
+                    title=f"{_day(day)} · {name} · {_amount(exact)} {report.currency}",
                 )
             )
-            below += cost
+            below += exact
     legend = [(n, words.get(names[k], names[k])) for n, k in enumerate(leading, start=1) if k in names]
-    if len({k for day in report.by_day.values() for k in day}) > len(leading):
+    if len({k for day in report.exact_by_day.values() for k in day}) > len(leading):
         legend.append((0, _("all others")))
     dearest = max(sums, key=lambda day: sums[day])
     return DayChart(
@@ -198,8 +200,8 @@ def _day(day: date) -> str:
     return date_format(day, "MONTH_DAY_FORMAT")
 
 
-def _amount(micro: Fraction) -> str:
-    value = Decimal(to_minor(micro)) / 1_000_000
+def _amount(exact: int) -> str:
+    value = Decimal(to_minor(Fraction(exact, SHARE_HOUR))) / 1_000_000
     return f"{rounded(value, amount_places(value)):,}"
 
 
