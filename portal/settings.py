@@ -383,6 +383,7 @@ SPECTACULAR_SETTINGS = {
         "PeriodState": "portal.billing.models.PeriodState",
         "BudgetAction": "portal.budgets.models.BudgetAction",
         "NoteKind": ["credit", "debit"],
+        "RefundCause": "portal.billing.models.RefundCause",
         "NodeState": ["online", "stale", "offline", "never"],
     },
 }
