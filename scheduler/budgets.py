@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from portal.common.rows import Rows
-from portal.leases.budget_gate import judge, limited_teams, stopping
+from portal.common.sql import fetch
+from portal.leases.budget_gate import Expense, judge, limited_teams, stopping
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import expense_of
+from portal.leases.states import RequestState
+from portal.teams.models import Team
 from scheduler.engine.model import Reason, Snapshot, Wait
 
 _REQUESTS = Rows(LeaseRequest, "team")
+_DEAREST = (
+    "SELECT team_id, max(quote_micro) FROM leases_leaserequest"  # noqa: S608 (our own state)
+    f" WHERE state = '{RequestState.QUEUED}' AND team_id = ANY(%s) GROUP BY 1"
+)
 
 
 def hold_back(seen: Snapshot, *, now: datetime) -> tuple[Snapshot, list[Wait]]:
     """Return the snapshot without the requests that a budget stops, and why these wait.
 
-    Each is looked at by itself; that several together are too much is found as they are stored
-    (``commit.grants``), with the budgets held.
+    Each is looked at by itself, where not even the dearest of its team would fit into what is left now. That several
+    together are too much, or one is for the months to come, is found as they are stored (``commit.grants``), with
+    the budgets held.
     """
-    teams = limited_teams()
-    places = {claim.id: place for place, claim in enumerate(seen.queue, start=1) if claim.team_id in teams}
-    if not places:
+    limited = limited_teams() & {claim.team_id for claim in seen.queue}
+    if not limited:
         return seen, []
-    requests = _REQUESTS.where("it.id = ANY(%s) ORDER BY it.id", [list(places)])
+    tight = _tight_teams(limited, now=now)
+    places = {claim.id: place for place, claim in enumerate(seen.queue, start=1)}
+    wanted = [claim.id for claim in seen.queue if claim.team_id in tight]
+    requests = _REQUESTS.where("it.id = ANY(%s) ORDER BY it.id", [wanted])
     expenses = [expense_of(request, now=now) for request in requests]
     answers = judge(expenses, now=now, with_waiting=False, together=False)
     kept = []
@@ -35,3 +46,14 @@ def hold_back(seen: Snapshot, *, now: datetime) -> tuple[Snapshot, list[Wait]]:
     stopped = {wait.claim_id for wait in kept}
     queue = tuple(claim for claim in seen.queue if claim.id not in stopped)
     return (replace(seen, queue=queue) if stopped else seen), kept
+
+
+def _tight_teams(team_ids: Iterable[int], *, now: datetime) -> frozenset[int]:
+    """Return the teams of which even the dearest request might be stopped: the others need no look at each."""
+    dearest: dict[int, int] = dict(fetch(_DEAREST, [list(team_ids)]))
+    teams = list(Team.objects.filter(pk__in=dearest))
+    expenses = [Expense(team, dearest[team.pk], now, now + timedelta(seconds=1)) for team in teams]
+    answers = judge(expenses, now=now, with_waiting=False, together=False)
+    return frozenset(
+        team.pk for team, reached in zip(teams, answers, strict=True) if stopping(reached, False)
+    )

@@ -19,6 +19,7 @@ from portal.common.live import NODES, publish
 from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import health_retention
 from portal.fleet.models import Node
+from portal.fleet.presence import note_presence
 from portal.jobs import artifacts, logs, outcomes, services
 from portal.leases import (
     bookings,
@@ -132,10 +133,11 @@ def book_series() -> None:
 
 @app.task
 def roll_up() -> None:
-    """Store the last minutes and hours of telemetry, and what sleeping saved by them."""
+    """Store the last minutes and hours of telemetry, what sleeping saved by them, and which nodes were heard."""
     roll_up_minutes(now=db_now())
     with_retries(lambda: roll_up_hours(now=db_now()))
     with_retries(lambda: settle_sleeps(now=db_now()))
+    with_retries(lambda: note_presence(now=db_now()))
 
 
 @app.task

@@ -9,6 +9,7 @@ from datetime import datetime
 from fractions import Fraction
 
 from portal.billing.checklist import UNLIKE_EVENTS
+from portal.billing.conservation import capacity_faults
 from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, NoteState, PeriodState, UsageTotal
 from portal.catalog.pricing import apportion, exact_micro, to_minor
 from portal.common.invariants import BOOKS, broken
@@ -64,6 +65,11 @@ def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
             "chain_is_whole",
             "No invoice or line was changed since it was issued: the digests hang together.",
             lambda: [str(number) for (number,) in fetch(_BROKEN_CHAIN, [period.pk])],
+        ),
+        (
+            "capacity_adds_up",
+            "Each device's time by what it went to adds up to the time that there was; billed is what the books say.",
+            lambda: capacity_faults(period, now=now),
         ),
         (
             "promises_hold",

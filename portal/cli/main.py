@@ -17,6 +17,7 @@ from portal.cli import (
     availability,
     budgets,
     calendar,
+    capacity,
     config,
     contacts,
     fair_share,
@@ -201,6 +202,7 @@ app.command("availability")(availability.availability)
 app.command("invoice")(show.invoice)
 app.command("teams")(show.teams)
 app.command("nodes")(show.nodes)
+app.command("capacity")(capacity.capacity)
 app.command("utilisation")(utilisation.utilisation)
 app.command("calendar")(calendar.calendar)
 app.command("reserve")(calendar.reserve)

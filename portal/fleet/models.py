@@ -195,6 +195,27 @@ class NodeSleep(models.Model):
         return f"{self.node_id} {self.began_at}"
 
 
+class NodePresence(models.Model):
+    """A time in which a node was heard again and again, without a gap that anybody noticed."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="presences", db_index=False)
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["node", "began_at"]
+        indexes = [models.Index(fields=["node", "-ended_at"], name="presence_by_node")]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(ended_at__gte=F("began_at")), name="presence_ends_after_it_begins"
+            ),
+            models.UniqueConstraint(fields=["node", "began_at"], name="presence_begins_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} {self.began_at}"
+
+
 class MaintenanceWindow(models.Model):
     """A time in which nodes are not available; leases end before it or are told so."""
 

@@ -98,6 +98,9 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("notes", _("Credit and debit notes"), "pencil", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
         entries.append(NavigationEntry("refunds", _("Refund rules"), "arrow-back-up", section=_("Finance")))
+    if rights.is_finance or rights.is_operator:
+        section = _("Finance") if rights.is_finance else _("Operations")
+        entries.append(NavigationEntry("capacity_now", _("Capacity"), "gauge", section=section))
     if rights.is_operator:
         entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))
         entries.append(NavigationEntry("flavors", _("Flavors"), "cpu", section=_("Operations")))

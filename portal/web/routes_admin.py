@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import cohorts, cycles, flavors, maintenance, profile, refunds, sessions, setup
+from portal.web import capacity, cohorts, cycles, flavors, maintenance, profile, refunds, sessions, setup
 from portal.web.audit import page as audit
 from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
@@ -77,6 +77,9 @@ urlpatterns = [
     path("finance/months/", invoices_periods.page, name="periods"),
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
     path("finance/months/<str:month>/rehearsal/", invoices_periods.rehearsal, name="rehearsal"),
+    path("finance/capacity/", capacity.page, name="capacity_now"),
+    path("finance/months/<str:month>/capacity/", capacity.page, name="capacity"),
+    path("finance/months/<str:month>/capacity/<str:uuid>/", capacity.device, name="capacity_device"),
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),
     path("finance/prices/", rates.page, name="rates"),
     path("finance/prices/<int:key>/move/", rates.move, name="rate_move"),

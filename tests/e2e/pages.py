@@ -238,6 +238,16 @@ PAGES = (
     Page("setup", "operator", "/setup/", "setup"),
     Page("flavors", "operator", "/operations/flavors/", "flavors"),
     Page("flavor", "operator", "/operations/flavors/h100-1g/", "flavor"),
+    Page("capacity-now", "operator", "/finance/capacity/", "capacity_now"),
+    Page(
+        "capacity", "finance", first("/finance/months/", r"/finance/months/[\d-]+/", "capacity/"), "capacity"
+    ),
+    Page(
+        "capacity-device",
+        "finance",
+        first("/finance/capacity/", r"/finance/months/[\d-]+/capacity/[\w-]+/"),
+        "capacity_device",
+    ),
     Page("invoices", "finance", "/invoices/", "invoices"),
     Page("reports", "finance", "/reports/", "reports"),
     Page("invoice", "finance", first("/invoices/", r"/invoices/vision/[\d-]+/"), "invoice"),
