@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from portal.billing.conservation import (
@@ -63,6 +65,7 @@ class CapacityFigure:
     css: str
     hours: str
     url: str
+    is_none: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class CapacityRow:
     name: str
     note: str
     is_node: bool
+    is_open: bool
     bar: list[BarPart]
     figures: list[CapacityFigure]
     capacity: str
@@ -93,7 +97,7 @@ def page(request: HttpRequest, month: str = "") -> HttpResponse:
         "months": [f"{row.starts_at:%Y-%m}" for row in all_months(now=now)[:MOST_MONTHS]],
         "total": _row(_("Cluster"), "", total, {}, is_node=True),
         "above": _hours(total.above) if total.above else "",
-        "rows": list(_rows(month, found)),
+        "rows": list(_rows(month, found, request.GET.get("node", ""))),
         "heads": [str(kind.label) for kind in CapacityKind],
     }
     return render(request, "web/capacity.html", context)
@@ -128,20 +132,22 @@ def _require(request: HttpRequest) -> None:
         raise Forbidden(_("Only finance and operators see where the capacity went."))
 
 
-def _rows(month: str, found: list[DeviceAccount]) -> Iterable[CapacityRow]:
-    """Yield nodes, each followed by its devices."""
-    nodes = list(dict.fromkeys(one.node for one in found))
-    for node in nodes:
-        own = [one for one in found if one.node == node]
+def _rows(month: str, found: list[DeviceAccount], opened: str) -> Iterable[CapacityRow]:
+    """Yield nodes, the opened one followed by its devices."""
+    nodes: dict[str, list[DeviceAccount]] = defaultdict(list)
+    for one in found:
+        nodes[one.node].append(one)
+    for node, own in nodes.items():
         url = reverse("web:node", args=[node])
         yield _row(
             node,
-            "",
+            ngettext("%(n)d device", "%(n)d devices", len(own)) % {"n": len(own)},
             together(one.account for one in own),
             dict.fromkeys(CapacityKind.values, url),
             is_node=True,
+            is_open=node == opened,
         )
-        for one in own:
+        for one in own if node == opened else ():
             leases = reverse("web:capacity_device", args=[month, one.uuid])
             urls = {
                 kind: f"{leases}?{urlencode({'kind': kind})}" if kind in OF_LEASES else url
@@ -151,7 +157,13 @@ def _rows(month: str, found: list[DeviceAccount]) -> Iterable[CapacityRow]:
 
 
 def _row(
-    name: str, note: str, account: CapacityAccount, urls: dict[str, str], *, is_node: bool
+    name: str,
+    note: str,
+    account: CapacityAccount,
+    urls: dict[str, str],
+    *,
+    is_node: bool,
+    is_open: bool = False,
 ) -> CapacityRow:
     figures = [
         CapacityFigure(
@@ -159,11 +171,12 @@ def _row(
             CSS[kind],
             _hours(account.kinds[kind]),
             urls.get(kind, "") if account.kinds[kind] else "",
+            not account.kinds[kind],
         )
         for kind in CapacityKind
     ]
     return CapacityRow(
-        name, note, is_node, _bar(account), figures, _hours(account.capacity), account.difference
+        name, note, is_node, is_open, _bar(account), figures, _hours(account.capacity), account.difference
     )
 
 

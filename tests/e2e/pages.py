@@ -245,7 +245,7 @@ PAGES = (
     Page(
         "capacity-device",
         "finance",
-        first("/finance/capacity/", r"/finance/months/[\d-]+/capacity/[\w-]+/"),
+        first("/finance/capacity/?node=gpu-01", r"/finance/months/[\d-]+/capacity/[\w-]+/"),
         "capacity_device",
     ),
     Page("invoices", "finance", "/invoices/", "invoices"),
