@@ -1,7 +1,7 @@
 """One job of an array after another in the same lease, so that no slot is cleaned and made anew between short ones.
 
 While a job runs, its node is handed the next one, which it begins the moment the first has ended and nothing of it is
-left. What was handed over and not begun when the lease ends is asked for anew. ADR 19 says what may follow and why.
+left. What was handed over and not begun when the lease ends is asked for anew. ADR 18 says what may follow and why.
 """
 
 from __future__ import annotations
