@@ -41,7 +41,7 @@ FORGERIES = {
             "UPDATE billing_usagerecord SET seconds = seconds - 60, share_milli_seconds = (seconds - 60) * share_milli,"
             " span = tstzrange(lower(span), upper(span) - interval '60 s')",
         ),
-        {"usage_is_active_time", "totals_are_rated_usage", "promises_hold"},
+        {"usage_is_active_time", "totals_are_rated_usage", "promises_hold", "capacity_adds_up"},
     ),
 }
 
@@ -62,7 +62,7 @@ def test_honest_books_are_proved_and_the_command_says_so(world: World) -> None:
 
     found = json.loads(out.getvalue())
     assert (found["is_right"], found["state"]) == (True, "closed")
-    assert len(found["checks"]) == 6
+    assert len(found["checks"]) == 7
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)

@@ -42,7 +42,8 @@ def test_two_people_of_finance_correct_a_line_and_its_team_sees_it(world: World,
 
     alice.post(f"{url}decide/", {"decision": "approve"})
 
-    draft = f"/invoices/perception/{world.now:%Y-%m}/"
+    note.refresh_from_db()
+    draft = f"/invoices/perception/{note.period}/"
     assert f'href="{url}"' in bob.get(draft).text
     assert "The fan was broken" in bob.get(url).text
     assert charlie.get(url).status_code == 404
