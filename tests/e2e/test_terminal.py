@@ -111,6 +111,9 @@ def test_several_pasted_lines_are_asked_about_and_tabs_have_shells_of_their_own(
         .dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
     }"""
 
+    # A shell that still starts would echo what is pasted before its first prompt.
+    type_line(page, "echo ready-$((1+1))")
+    shows(page, "ready-2")
     page.evaluate(paste, "echo one-1\necho two-2\n")
     page.locator("dialog[open]").get_by_role("button", name="Cancel").click()
     page.evaluate(paste, "echo one-1\necho two-2\n")
