@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import accumulate
 from statistics import fmean, stdev
 
 from portal.billing.models import BillingPeriod
@@ -48,6 +49,12 @@ class MonthDays:
     def totals(self) -> list[int]:
         """All teams together by day."""
         return [sum(days[n] for days in self.by_team.values()) for n in range(self.n_days)]
+
+    @property
+    def sums(self) -> list[int]:
+        """All teams together up to the end of each day; notes count from the first day on."""
+        noted = sum(self.notes.values())
+        return [noted + value for value in accumulate(self.totals)]
 
     @property
     def spent(self) -> int:

@@ -191,20 +191,9 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
             is_strict=False,
         )
         found = refunded(found, refunds.get(lease.pk))
-        stays = stored[lease.pk]
-        if lease.pk in refunds:
-            # A rule refunds also what was written before it was known how the lease ends, in months that are open.
-            wanted = {(p.stretch.starts_at, p.stretch.ends_at, p.price(lease), p.refund) for p in found}
-            stays = [u for u in stays if u.period.state == PeriodState.CLOSED or _key(u) in wanted]
-            outdated += [u for u in stored[lease.pk] if u not in stays]
-        known = {u.span.lower for u in stays}
-        due += [
-            (lease, p)
-            for p in found
-            if p.is_final
-            and p.stretch.starts_at not in known
-            and not (p.refund and any(u.span.lower <= p.stretch.starts_at < u.span.upper for u in stays))
-        ]
+        unwritten, wrong = _against_books(lease, found, stored[lease.pk], is_refunded=lease.pk in refunds)
+        due += [(lease, part) for part in unwritten]
+        outdated += wrong
         if lease.state not in STILL_RUNNING:
             ran_s = sum(
                 int((i.ends_at - i.starts_at).total_seconds()) for i in intervals if i.ends_at is not None
@@ -222,6 +211,29 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
     if records:
         failpoint("meter.before_commit")
     return sum(record.lease_id not in refused for record in records), leases[-1].pk
+
+
+def _against_books(
+    lease: Lease, found: Sequence[Piece], stored: Sequence[UsageRecord], *, is_refunded: bool
+) -> tuple[list[Piece], list[UsageRecord]]:
+    """Return the pieces of a lease that no record has yet, and the records that a refund makes wrong.
+
+    A rule refunds also what was written before it was known how the lease ends, in months that are open.
+    """
+    stays, wrong = list(stored), list[UsageRecord]()
+    if is_refunded:
+        wanted = {(p.stretch.starts_at, p.stretch.ends_at, p.price(lease), p.refund) for p in found}
+        stays = [u for u in stored if u.period.state == PeriodState.CLOSED or _key(u) in wanted]
+        wrong = [u for u in stored if u not in stays]
+    known = {u.span.lower for u in stays}
+    unwritten = [
+        p
+        for p in found
+        if p.is_final
+        and p.stretch.starts_at not in known
+        and not (p.refund and any(u.span.lower <= p.stretch.starts_at < u.span.upper for u in stays))
+    ]
+    return unwritten, wrong
 
 
 def _store(records: Sequence[UsageRecord]) -> set[int]:

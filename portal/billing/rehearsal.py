@@ -154,11 +154,6 @@ def rehearse_close(period: BillingPeriod, *, now: datetime) -> Rehearsal:
     )
 
 
-def seen_of(period: BillingPeriod, *, now: datetime) -> str:
-    """Return what a month comes to at this moment, as ``Rehearsal.seen``; four queries."""
-    return _seen(period, open_pieces(Team.objects.values_list("pk", flat=True), period, now=now))
-
-
 def require_seen(period: BillingPeriod, seen: str) -> None:
     """Raise Conflict where a month that was metered to its end comes to anything else than was seen, and say what.
 

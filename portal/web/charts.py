@@ -30,16 +30,6 @@ class PlotLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class PlotCurve:
-    """A line through points; None breaks it."""
-
-    name: str
-    css: str
-    values: Sequence[float | None]
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DrawnPart:
     """A layer or a line as the template draws it."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
@@ -20,8 +18,7 @@ def budget_picture(course: BudgetCourse, unit: str, *, url: str, link: str) -> P
     """Return the running period as lines: spent up to each day, the forecast, the budget and its thresholds."""
     days, n, budget = course.days, course.days.n_days, course.budget
     running = min(days.full_days, n - 1)
-    noted = sum(days.notes.values())
-    spent = [(value + noted) / MICRO for value in accumulate(days.totals)]
+    spent = [value / MICRO for value in days.sums]
     shown: list[float | None] = [value if at <= running else None for at, value in enumerate(spent)]
     low, high = forecast_band(days, course.end, running)
     levels = sorted({t.percent for t in budget.thresholds.all()} | {100})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from itertools import accumulate
 
 from django.urls import reverse
 from django.utils.formats import date_format, number_format
@@ -72,10 +71,10 @@ def verdict(month: MonthSoFar, unit: str) -> str:
 def burn_down(month: MonthSoFar, unit: str, *, url: str, link: str) -> Plot:
     """Return the month as lines: what was spent up to each day, the budget, the month before, and the forecast."""
     days, n = month.days, month.days.n_days
-    spent = [value / MICRO for value in accumulate(days.totals)]
+    spent = [value / MICRO for value in days.sums]
     running = min(days.full_days, n - 1)
     shown: list[float | None] = [value if at <= running else None for at, value in enumerate(spent)]
-    past = [value / MICRO for value in accumulate(month.before.totals if month.before else [])][:n]
+    past = [value / MICRO for value in (month.before.sums if month.before else [])][:n]
     earlier: list[float | None] = [*past, *[None] * (n - len(past))]
     budget = None if month.budget is None else month.budget / MICRO
     low, high = forecast_band(month.days, month.end, running)
