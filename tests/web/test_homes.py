@@ -254,6 +254,13 @@ def test_budgets_of_teams_are_a_budget_together_only_if_all_that_spend_have_one(
     assert budget() == 3_000_000
 
 
+def test_a_note_counts_from_the_first_day_of_what_a_month_adds_up_to() -> None:
+    days = MonthDays(datetime(2026, 11, 1, tzinfo=UTC).date(), 3, 2, {1: [5, 7, 0], 2: [1, 0, 0]}, {1: -4})
+
+    assert days.sums == [2, 9, 9]
+    assert days.sums[-1] == days.spent
+
+
 def test_the_running_day_counts_in_the_average_by_its_part() -> None:
     begin = datetime(2026, 3, 1, tzinfo=UTC)
     days = MonthDays(begin.date(), 31, 1, {1: [100_000_000, 50_000_000, *[0] * 29]})
