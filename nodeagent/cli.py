@@ -37,6 +37,7 @@ from nodeagent.commands.options import (
     usual,
 )
 from nodeagent.containers.boxes import LeaseContainers
+from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.opening import open_containers
 from nodeagent.containers.podman import NETWORKS, image_folder_of
 from nodeagent.drivers.errors import DriverUnavailableError
@@ -270,7 +271,7 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         driver,
         worker,
         host=dialling.facts,
-        streams=_streams(options, dialling, reconciler, entry) if entry else None,
+        streams=_streams(options, dialling, reconciler, _way_in(entry, containers)) if entry else None,
         jobs=_jobs(options, state, dialling, worker, entry, containers) if entry else None,
         has_containers=containers is not None,
     )
@@ -310,6 +311,11 @@ def _entry(options: argparse.Namespace, state: Path, reconciler: Reconciler) -> 
         return UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid, runtime.pids)
     log.warning("no terminals and no jobs: leases have no units on this host (docs/terminal.md)")
     return None
+
+
+def _way_in(entry: LeaseEntry, containers: LeaseContainers | None) -> LeaseEntry:
+    """Return how all but jobs get into leases: where a lease has a container, into that."""
+    return entry if containers is None else ContainerEntry(entry, containers)
 
 
 def _jobs(

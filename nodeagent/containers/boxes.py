@@ -141,7 +141,7 @@ class UnitContainers:
             name=container_name(record.key),
             labels=_labels(record.key),
             user=f"{holder.uid}:{holder.gid}",
-            home=_plain(holder.home),
+            home=plain_path(holder.home),
             env=env,
             devices=(device,),
             memory_mib=record.host_memory_mib,
@@ -188,15 +188,15 @@ class PlayedContainers:
             name=container_name(record.key),
             labels=_labels(record.key),
             user=f"{uid}:{gid}",
-            home=_plain(inside.folder),
+            home=plain_path(inside.folder),
             env={name: value for name, value in inside.env.items() if name not in _OUTSIDE},
-            mounts={_plain(str(notices)): True},
+            mounts={plain_path(str(notices)): True},
             cpu_milli=record.cpu_milli,
             memory_mib=record.host_memory_mib,
         )
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
     """Return a path that can stand in a mount; raises EntryRefusedError for any other."""
     if ":" in path or not path.startswith("/"):
         raise EntryRefusedError("bad_path", f"{path} cannot be shown in a container: it has a colon")

@@ -76,6 +76,10 @@ class Podman:
         words = "{{.Id}} {{.Digest}}{{range .RepoDigests}} {{.}}{{end}}"
         return [*self.base, "image", "inspect", "--format", words, image]
 
+    def first_process(self, name: str) -> list[str]:
+        """Return what prints the number of a container's first process, as the host counts."""
+        return [*self.base, "container", "inspect", "--format", "{{.State.Pid}}", name]
+
     def remove(self, name: str) -> list[str]:
         """Return what ends a container and forgets it; one that is gone is success."""
         return [*self.base, "rm", "--force", "--ignore", "--time=0", name]

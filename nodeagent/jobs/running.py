@@ -246,7 +246,8 @@ class NodeJobs:
                 "workdir": order.workdir,
             }
             if image is not None and self._containers is not None:
-                spec = container_spec(self._containers, record, order, image)
+                sockets = self._entry.run_folder(record)
+                spec = container_spec(self._containers, record, order, image, sockets)
                 if self._containers.podman.is_root:
                     spec["serves"], become = become, None
             given = input_of(order, spec, become)

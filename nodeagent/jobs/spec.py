@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import marshal
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.containers.boxes import LeaseContainers
+from nodeagent.containers.boxes import LeaseContainers, plain_path
 from nodeagent.containers.podman import within
 from nodeagent.containers.pulling import PulledImage
 from nodeagent.protocol.jobs import JobOrder
@@ -26,13 +27,15 @@ LOAD: Final = "import marshal,sys;exec(marshal.load(sys.stdin.buffer))"
 
 
 def container_spec(
-    containers: LeaseContainers, record: LeaseRecord, order: JobOrder, image: PulledImage
+    containers: LeaseContainers, record: LeaseRecord, order: JobOrder, image: PulledImage, sockets: Path
 ) -> dict[str, Any]:
     """Return what the job's first process runs for a job in a container: Podman, with the job's own words behind.
 
+    ``sockets`` is the lease's folder in which apps listen: they run in the container, who opens them does not.
     Podman gets none of the job's variables: they could make it do something else. Raises EntryRefusedError.
     """
     box = containers.box(record)
+    box = replace(box, mounts={**box.mounts, plain_path(str(sockets)): False})
     inside = {**box.env, **order.env, **order.secrets}
     if named := next((name for name, value in inside.items() if "\n" in value or "\r" in value), ""):
         raise EntryRefusedError(

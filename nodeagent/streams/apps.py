@@ -203,7 +203,8 @@ class Apps:
                 app.tell(READY)
                 return
             self._end(app)
-            if self._programs.lacks(app.wish.needs):
+            # What an image lacks is not helped by what its node gets.
+            if not app.record.image and self._programs.lacks(app.wish.needs):
                 app.tell(INSTALLING)
                 await self._programs.install(
                     app.wish.app, app.wish.needs, lambda line: app.tell(INSTALLING, line)

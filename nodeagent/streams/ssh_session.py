@@ -21,11 +21,13 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from nodeagent.host.terminal import on_terminal
 from nodeagent.protocol.ssh import HEAD, MOST_PREFACE
+from nodeagent.workloads.inside import JoinError, join, place_of
 
 if TYPE_CHECKING:
     import asyncssh
@@ -51,7 +53,8 @@ def read_preface(end: socket.socket) -> dict[str, Any]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve the connection on standard input until it ends, as the given account where there is one (``[UID GID]``).
+    """Serve the connection on standard input until it ends, as the given account where there is one (``[UID GID]``), or
+    in the lease's container (``PLACE``, nodeagent.workloads.inside).
 
     Returns the exit code.
     """
@@ -60,10 +63,19 @@ def main(words: Sequence[str]) -> int:
     except OSError:
         sys.stderr.write("this is started by the agent, with a socket as its input; use “berth ssh”\n")
         return 2
-    if len(words) == 2:
-        # Another account may not be able to read where these lie: what is loaded late elsewhere is loaded now.
+    if words:
+        # Where these lie cannot be read later, by another account or in an image: what is loaded late is loaded now.
         for name in ("asyncssh", "concurrent.futures.thread", "encodings.idna"):
             import_module(name)
+    if len(words) == 1:
+        try:
+            inside = join(place_of(words[0]))
+            os.environ.clear()
+            os.environ.update(inside)
+        except JoinError as no:
+            sys.stderr.write(f"no SSH session: {no}\n")
+            return 1
+    elif len(words) == 2:
         os.setgroups([])
         os.setresgid(*[int(words[1])] * 3)
         os.setresuid(*[int(words[0])] * 3)
@@ -77,10 +89,11 @@ def main(words: Sequence[str]) -> int:
     with contextlib.suppress(OSError):
         os.chdir(os.environ.get("HOME", "/"))
     end.setblocking(False)
-    return asyncio.run(serve(end, host_key, keys))
+    # A login would set PATH anew, without what the image brings.
+    return asyncio.run(serve(end, host_key, keys, is_login=len(words) != 1))
 
 
-async def serve(end: socket.socket, host_key: str, keys: Sequence[str]) -> int:
+async def serve(end: socket.socket, host_key: str, keys: Sequence[str], *, is_login: bool = True) -> int:
     """Speak SSH on a connected socket as the server of this private key, for whoever has the private part of one of
     these public ones; returns 0 when it ended, 1 when nobody could sign in.
     """
@@ -121,7 +134,7 @@ async def serve(end: socket.socket, host_key: str, keys: Sequence[str]) -> int:
             host_based_auth=False,
             gss_host=None,
             agent_forwarding=True,
-            process_factory=_program,
+            process_factory=partial(_program, is_login=is_login),
             sftp_factory=Files,
             allow_scp=True,
             line_editor=False,
@@ -136,10 +149,10 @@ async def serve(end: socket.socket, host_key: str, keys: Sequence[str]) -> int:
     return 0
 
 
-async def _program(asked: asyncssh.SSHServerProcess[bytes]) -> None:
+async def _program(asked: asyncssh.SSHServerProcess[bytes], *, is_login: bool) -> None:
     """Run the holder's shell, or one command by it, as sshd does."""
     shell = os.environ.get("SHELL") or pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
-    words = [shell, "-c", asked.command] if asked.command else [shell, "-l"]
+    words = [shell, "-c", asked.command] if asked.command else [shell, *(["-l"] if is_login else [])]
     env = os.environ | {name: value for name, value in asked.env.items() if _may_be_sent(name)}
     try:
         if asked.term_type:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.workloads.inside import join, place_of
+
 MOST_WORD: Final = 1024
 LISTEN: Final = "0A"
 TABLES: Final = (
@@ -79,9 +81,14 @@ def listener(port: int) -> tuple[int, Any]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve on the given descriptor, as the given account where that is another one: ``FD [UID GID]``."""
+    """Serve on the given descriptor, as the given account where that is another one: ``FD [UID GID]``.
+
+    ``FD PLACE``: in the lease's container (nodeagent.workloads.inside).
+    """
     control = socket.socket(fileno=int(words[0]))
-    if len(words) == 3:
+    if len(words) == 2:
+        join(place_of(words[1]))
+    elif len(words) == 3:
         os.setgroups([])
         os.setresgid(*[int(words[2])] * 3)
         os.setresuid(*[int(words[1])] * 3)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from nodeagent.containers.boxes import PlayedContainers, container_name
+from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.podman import Podman, find_podman
 from nodeagent.host.shell import HostShell
 from nodeagent.jobs.folder import JobFolder
 from nodeagent.protocol.messages import DesiredLease, JobReport
-from nodeagent.workloads.entry import PlayedEntry
+from nodeagent.protocol.ssh import preface
+from nodeagent.streams.dialing import Dialers, DialFailedError
+from nodeagent.streams.shells import session_of, start_shell
+from nodeagent.workloads.entry import PlayedEntry, start
 from tests.agent.images import write_layout
 from tests.agent.test_jobs import A, Node, job
+from tests.agent.test_ssh_session import HOST, MINE, public
 
 pytestmark = pytest.mark.containers
 
@@ -138,3 +148,75 @@ async def test_killed_container_is_gone_with_its_lease(node, podman):
         await node.idle()
     words = [*podman.base, "ps", "-aq", "--filter", f"name={container_name((A, 1))}"]
     assert not subprocess.run(words, capture_output=True, check=True).stdout
+
+
+# A program of the image that listens: played, as the image has none.
+LISTENS = """
+import socket, sys
+from nodeagent.workloads.inside import join, place_of
+join(place_of(sys.argv[1]))
+with socket.create_server(("127.0.0.1", 7860)) as one:
+    print(flush=True)
+    one.accept()[0].sendall(b"from inside")
+"""
+
+
+async def test_whoever_comes_into_a_lease_is_in_its_container_and_leaves_nothing_behind(node):
+    async with node.alive():
+        node.desire(boxed("sh", "-c", "echo begun; while :; do sleep 0.05; done", env={"LR": "1e-4"}))
+        while b"begun" not in node.output(A):
+            await node.pause()
+        record = node.record(A)
+        entry = ContainerEntry(node.entry, node.containers(node.entry))
+        shell = await asyncio.to_thread(start_shell, entry, record, 24, 80)
+        os.write(
+            shell.terminal,
+            b"echo $FROM_IMAGE-$LR; ls /mark; touch /x; cat /proc/self/status; sleep 7 & sleep 9\n",
+        )
+        said = b""
+        async with asyncio.timeout(20):
+            while b"NoNewPrivs:\t1" not in said:
+                with contextlib.suppress(BlockingIOError):
+                    said += os.read(shell.terminal, 4096)
+                await node.pause()
+        inside = session_of(shell.process.pid)
+        os.write(shell.terminal, b"\x03")  # reaches the program in front: job control works in there
+        os.write(shell.terminal, b"exit 7\n")
+        assert await asyncio.to_thread(shell.process.wait, 20) == 7
+        os.close(shell.terminal)
+        assert all(
+            word in said for word in (b"yes-1e-4", b"/mark\r\n", b"Read-only", b"CapEff:\t" + b"0" * 16)
+        ), said
+        assert len(inside) > 2
+
+        words = list(entry.command(record).words)
+        listens = subprocess.Popen([sys.executable, "-c", LISTENS, words[-1]], stdout=subprocess.PIPE)
+        await asyncio.to_thread(listens.stdout.readline)
+        dialers = Dialers(entry)
+        with await dialers.dial(record, port=7860) as made:
+            made.setblocking(True)
+            assert await asyncio.to_thread(made.recv, 99) == b"from inside"
+        with pytest.raises(DialFailedError):  # nobody listens there outside of it
+            await Dialers(node.entry).dial(record, port=7860)
+        await dialers.close()
+        listens.communicate()
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            server = start(entry.ssh_session(record), stdin=theirs)
+        ours.sendall(
+            preface({"host_key": HOST.export_private_key().decode()}) + preface({"keys": [public(MINE)]})
+        )
+        ours.setblocking(False)
+        options = {"client_keys": [MINE], "known_hosts": None, "config": None, "agent_path": None}
+        async with asyncssh.connect("lease", sock=ours, username="berth", **options) as session:
+            assert (await session.run("echo $FROM_IMAGE; id -u; exit 3")).exit_status == 3
+            async with session.start_sftp_client() as files:
+                assert await files.exists("/mark")
+        assert await asyncio.to_thread(server.wait, 20) == 0
+
+        node.desire()
+        await node.until(A, "exited", "lost")
+        await node.idle()
+        gone = start(entry.command(record, ["true"]), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert b"not running" in (await asyncio.to_thread(gone.communicate))[1]

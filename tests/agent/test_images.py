@@ -13,7 +13,8 @@ import pytest
 
 from nodeagent.commands.check import container_words
 from nodeagent.containers import boxes, pulling
-from nodeagent.containers.boxes import PlayedContainers, UnitContainers, remove_container
+from nodeagent.containers.boxes import PlayedContainers, UnitContainers, container_name, remove_container
+from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.layouts import find_in_layout
 from nodeagent.containers.podman import ContainerBox, Podman, find_podman
 from nodeagent.containers.pulling import ImagePulls
@@ -24,7 +25,8 @@ from nodeagent.protocol.images import image_of
 from nodeagent.protocol.jobs import JobOrder, order_of
 from nodeagent.reconcile.lease_records import NS, new_record
 from nodeagent.runtimes.engines import device_lines, version_of
-from nodeagent.workloads.entry import HolderCommand
+from nodeagent.workloads.entry import HolderCommand, UnitEntry
+from nodeagent.workloads.inside import JoinError, join, place_of
 from tests.agent.images import write_layout
 from tests.agent.test_jobs import A, Node, job
 
@@ -183,6 +185,33 @@ def test_holder_of_a_unit_runs_their_own_podman_and_pulls_without_devices():
     assert pull[-3:] == ["podman", "pull", "x"]
     assert {"--uid=ada", "--property=DevicePolicy=closed", "--setenv=HOME=/home/ada"} <= set(pull)
     assert containers.box(record).devices == ("berth.local/lease=l",)
+
+
+def test_lease_with_an_image_is_entered_by_its_container_and_any_other_as_ever(tmp_path):
+    ada = Account(1001, 1001, "/home/ada", "ada")
+    plain = UnitEntry(tmp_path, lambda key: 4711, lambda key: [], lambda _user: ada)
+    containers = UnitContainers(Podman((4, 9, 0), "podman", "crun", is_root=False), lambda _user: ada)
+    entry = ContainerEntry(plain, containers)
+    record, bare = new_record(job("l", "true", image="oci:a:1"), 0), new_record(job("l", "true"), 0)
+    record.entrance = {"cdi": "berth.local/lease=l"}
+
+    shell, app = entry.command(record), entry.command(record, ["serve"], {"TOKEN": "hunter"})
+    place = place_of(list(app.words)[-2])
+
+    assert list(app.words)[-1] == "serve"
+    assert (list(place.inspect)[-1], list(place.keeps)) == (container_name(record.key), ["TOKEN"])
+    assert (place.uid, place.home) == (None, "/home/ada")  # rootless: who comes in is the holder already
+    assert list(shell.words)[:3] == [
+        "nsenter",
+        "--target",
+        "4711",
+    ]  # in the lease's unit, as without an image
+    assert not any("hunter" in word for word in app.words)
+    assert entry.command(bare) == plain.command(bare)
+    assert entry.ssh_session(bare) == plain.ssh_session(bare)
+    assert entry.dialer(bare, 5) == plain.dialer(bare, 5)
+    with pytest.raises(JoinError, match="not running"):
+        join(replace(place, inspect=["/bin/false"]))
 
 
 def test_order_names_an_image_only_where_there_is_one():

@@ -59,7 +59,7 @@ class Node:
         self.reconciler = Reconciler("gpu-01", driver, Journal(self.state / "journal.jsonl"), boot_clock())
         worker = Worker(self.reconciler, driver, boot_clock)
         entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock)
-        self.worker = worker
+        self.worker, self.entry = worker, entry
         self.jobs = NodeJobs(
             self.state / "jobs", entry, self.reconciler, boot_clock, worker.poke,
             containers=self.containers(entry) if self.containers else None, images=self.images,
