@@ -1,4 +1,4 @@
-"""Requests that a budget keeps from starting are left out of a turn, so that they keep no place from others."""
+"""Requests that a budget or a wallet stops are left out of a turn, so that they keep no place from others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from portal.leases.budget_gate import Expense, judge, limited_teams, stopping
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import expense_of
 from portal.leases.states import RequestState
+from portal.leases.wallet_holds import priced_for_wallets
 from portal.teams.models import Team
 from scheduler.engine.model import Reason, Snapshot, Wait
 
-_REQUESTS = Rows(LeaseRequest, "team")
+_REQUESTS = Rows(LeaseRequest, "team", "flavor")
 _DEAREST = (
     "SELECT team_id, max(quote_micro) FROM leases_leaserequest"  # noqa: S608 (our own state)
     f" WHERE state = '{RequestState.QUEUED}' AND team_id = ANY(%s) GROUP BY 1"
@@ -36,7 +37,7 @@ def hold_back(seen: Snapshot, *, now: datetime) -> tuple[Snapshot, list[Wait]]:
     places = {claim.id: place for place, claim in enumerate(seen.queue, start=1)}
     wanted = [claim.id for claim in seen.queue if claim.team_id in tight]
     requests = _REQUESTS.where("it.id = ANY(%s) ORDER BY it.id", [wanted])
-    expenses = [expense_of(request, now=now) for request in requests]
+    expenses = priced_for_wallets([expense_of(request, now=now) for request in requests], requests)
     answers = judge(expenses, now=now, with_waiting=False, together=False)
     kept = []
     for request, expense, reached in zip(requests, expenses, answers, strict=True):

@@ -1,6 +1,6 @@
 """Turn a plan into rows: quota, lease, placements, one node revision; all of it or, per grant, none.
 
-Call inside the cycle's transaction. Lock order: requests granted now, budgets, quota rows, leases and
+Call inside the cycle's transaction. Lock order: requests granted now, budgets, wallets, quota rows, leases and
 placements (inserted), nodes last.
 """
 
@@ -35,6 +35,7 @@ from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.requests import expense_of
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.leases.transitions import announce, move_requests, note_events
+from portal.leases.wallet_holds import hold_for, priced_for_wallets, wallet_of
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.models import Team
@@ -109,7 +110,7 @@ def _one_by_one(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Sn
 
 
 def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
-    _check_budgets([request for _grant, request in pairs], now)
+    expenses = _check_budgets([request for _grant, request in pairs], now)
     quotas.reserve([(_team(r), grant.cost_milli) for grant, r in pairs if grant.starts_at is None])
     devices = {device.id: device for device in snapshot.devices}
     parts = [(grant, request, part) for grant, request in pairs for part in parts_of(grant, devices)]
@@ -141,6 +142,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
             for grant, request, part in parts
         ]
     )
+    _hold(leases, expenses, now)
     booked = [lease.pk for lease in leases if lease.state == LeaseState.BOOKED]
     begun = [lease.pk for lease in leases if lease.state != LeaseState.BOOKED]
     note_events([(pk, "") for pk in booked], LeaseState.BOOKED, at=now)
@@ -161,12 +163,23 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     return leases
 
 
-def _check_budgets(requests: Sequence[LeaseRequest], now: datetime) -> None:
-    """Hold the budgets of these requests, or raise BudgetExceeded where one of them may not start any more."""
-    if hold_budgets(request.team for request in requests):
-        expenses = [expense_of(request, now=now) for request in requests]
-        for expense, reached in zip(expenses, judge(expenses, now=now, with_waiting=False), strict=True):
-            refuse(stopping(reached, expense.is_preemptible))
+def _check_budgets(requests: Sequence[LeaseRequest], now: datetime) -> dict[int, Expense]:
+    """Lock budgets and wallets of these requests, or raise BudgetExceeded where one of them may not start any more.
+
+    Returns by request id what was let through; empty where neither limits any of them.
+    """
+    if not hold_budgets(request.team for request in requests):
+        return {}
+    expenses = priced_for_wallets([expense_of(request, now=now) for request in requests], requests)
+    for expense, reached in zip(expenses, judge(expenses, now=now, with_waiting=False), strict=True):
+        refuse(stopping(reached, expense.is_preemptible))
+    return {request.pk: expense for request, expense in zip(requests, expenses, strict=True)}
+
+
+def _hold(leases: Sequence[Lease], expenses: Mapping[int, Expense], now: datetime) -> None:
+    """Hold on wallets what new leases can cost at most: what was let through, also where they were cut short."""
+    for request_id, expense in expenses.items():
+        hold_for([lease for lease in leases if lease.request_id == request_id], expense.at_most, at=now)
 
 
 def growth(found: Sequence[Grant], *, policy_version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
@@ -204,8 +217,10 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
     if base is None or sum(ls.count for ls in live) >= rows[0].most_count:
         return []
     request, until = rows[0], min(base.not_after, now + timedelta(seconds=grant.duration_s))
+    expense = None
     if is_limited(request.team):
-        admit(_growth_expense(request, len(grant.slots), now, until), now=now, with_waiting=False)
+        expense = _growth_expense(request, len(grant.slots), now, until, wallet_id=wallet_of(base))
+        admit(expense, now=now, with_waiting=False)
     quotas.reserve([(_team(request), grant.cost_milli)])
     lease = Lease.objects.create(
         request=request,
@@ -230,6 +245,8 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
         moved_at=now,
         cut_by=grant.cut_by,
     )
+    if expense is not None and expense.wallet_id:
+        hold_for([lease], expense.at_most, at=now)
     note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)
     names = _own_names(grant.slots)
     made = Placement.objects.bulk_create([_placement(slot, lease, snapshot, names) for slot in grant.slots])
@@ -237,7 +254,9 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
     return [lease]
 
 
-def _growth_expense(request: LeaseRequest, count: int, since: datetime, until: datetime) -> Expense:
+def _growth_expense(
+    request: LeaseRequest, count: int, since: datetime, until: datetime, wallet_id: int
+) -> Expense:
     """Return what more units of a request would cost; they are preemptible whatever it is."""
     price = pricing.quote(
         request.flavor,
@@ -246,7 +265,10 @@ def _growth_expense(request: LeaseRequest, count: int, since: datetime, until: d
         starts_at=since,
         price_milli=request.flavor.preemptible_milli,
     )
-    return Expense(request.team, price.amount_micro, since, until, is_preemptible=True)
+    return Expense(
+        request.team, price.amount_micro, since, until, is_preemptible=True, hold_micro=price.hold_micro,
+        wallet_id=wallet_id,
+    )  # fmt: skip
 
 
 def _team(request: LeaseRequest) -> Team:

@@ -11,7 +11,7 @@ from django.db.models import F
 from portal.accounts import sessions, sign_in_attempts
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
-from portal.billing import budgets, metering
+from portal.billing import budgets, metering, settlement
 from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
@@ -115,8 +115,9 @@ def sweep_outbox() -> None:
 
 @app.task
 def meter() -> None:
-    """Turn lease events into usage records."""
+    """Turn lease events into usage records, and settle with wallets what is metered to its end."""
     metering.meter_all(now=db_now())
+    settlement.settle_wallets(now=db_now())
 
 
 @app.task

@@ -24,6 +24,7 @@ from portal.api.responses_requests import QuoteAnswer
 from portal.api.responses_setup import CurrencyAnswer, NamesAnswer
 from portal.api.wire import instant, money
 from portal.billing.selectors import currency
+from portal.budgets.wallets import paying_wallets
 from portal.budgets.words import reached_sentence
 from portal.catalog import pricing
 from portal.catalog.models import Flavor, Rate, RateCard
@@ -212,6 +213,7 @@ class QuoteEndpoint(Endpoint):
         reached = budget_says(team, spec, price, now=now)
         stop = stopping(reached, spec.is_preemptible)
         rule = stop or asking_approval(reached)
+        payer = paying_wallets([team]).get(team.pk)
         return Response(
             {
                 "team": team.slug,
@@ -232,6 +234,12 @@ class QuoteEndpoint(Endpoint):
                     "action": rule.action,
                     "is_refused": stop is not None,
                     "sentence": reached_sentence(rule.figures()),
+                },
+                "wallet": payer
+                and {
+                    "team": payer.team.slug,
+                    "balance": money(payer.balance_micro, payer.currency),
+                    "hold": money(price.hold_micro, payer.currency),
                 },
             }
         )

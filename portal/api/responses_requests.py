@@ -44,6 +44,14 @@ class BudgetRule(ResponseShape):
     sentence = s.CharField()
 
 
+class WalletHoldAnswer(ResponseShape):
+    """The wallet that would pay, what is there now, and what of it would be held."""
+
+    team = s.SlugField()
+    balance = Money()
+    hold = Money()
+
+
 class QuoteAnswer(ResponseShape):
     """What a request would cost and when it would start. Null is unknown."""
 
@@ -60,7 +68,8 @@ class QuoteAnswer(ResponseShape):
     is_impossible = s.BooleanField()
     reasons = ReasonAnswer(many=True)
     offers = OfferAnswer(many=True)
-    budget = BudgetRule(allow_null=True, help_text="Null: no budget stands in the way.")
+    budget = BudgetRule(allow_null=True, help_text="Null: neither a budget nor a balance stands in the way.")
+    wallet = WalletHoldAnswer(allow_null=True, help_text="Null: it is invoiced.")
 
 
 class RequestAnswer(ResponseShape):

@@ -45,6 +45,7 @@ from portal.api import (
     templates,
     terminals,
     utilisation,
+    wallets,
 )
 
 
@@ -66,6 +67,10 @@ v1: list[URLPattern | URLResolver] = [
     path("teams/<str:slug>/quota/", teams.OneQuota.as_view(), name="quota"),
     path("teams/<str:slug>/budgets/", budgets.Budgets.as_view(), name="budgets"),
     path("teams/<str:slug>/budgets/<short_number:key>/", budgets.OneBudget.as_view(), name="budget"),
+    path("wallets/", wallets.Wallets.as_view(), name="wallets"),
+    path("teams/<str:slug>/wallet/", wallets.OneWallet.as_view(), name="wallet"),
+    path("teams/<str:slug>/wallet/movements/", wallets.WalletMovements.as_view(), name="wallet-movements"),
+    path("teams/<str:slug>/wallet/csv/", wallets.WalletCsv.as_view(), name="wallet-csv"),
     path("teams/<str:slug>/priority/", quotas.PriorityGrants.as_view(), name="priority-grants"),
     path(
         "teams/<str:slug>/priority/<short_number:key>/revoke/",

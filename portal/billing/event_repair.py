@@ -17,6 +17,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.billing.metering import meter_all
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
+from portal.billing.settlement import amend_settlements
 from portal.common.retry import with_retries
 from portal.common.sql import execute, fetch
 from portal.leases.models import Lease, LeaseEvent
@@ -65,6 +66,7 @@ def repair_all(*, is_written: bool, actor: User | None, now: datetime) -> list[E
     found = with_retries(lambda: _repair(is_written=is_written, actor=actor, now=now))
     if is_written and found:
         meter_all(now=now)
+        with_retries(lambda: amend_settlements([repair.lease.pk for repair in found], now=now))
     return found
 
 

@@ -24,6 +24,7 @@ from portal.billing.models import (
     UsageTotal,
 )
 from portal.billing.periods import period_of
+from portal.billing.settlement import post_note
 from portal.catalog.pricing import MINOR_MICRO, exact_micro
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sql import fetch
@@ -244,7 +245,9 @@ def approve_note(*, note: InvoiceNote, actor: User, note_text: str = "", now: da
     locked = _locked(note)
     _require_second(locked, actor)
     locked.period = period
-    return _decide(locked, NoteState.APPROVED, actor, note_text, now)
+    decided = _decide(locked, NoteState.APPROVED, actor, note_text, now)
+    post_note(decided, now=now)
+    return decided
 
 
 @transaction.atomic

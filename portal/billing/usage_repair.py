@@ -9,6 +9,7 @@ from django.db import transaction
 
 from portal.billing.metering import meter_all
 from portal.billing.models import PeriodState, UsageRecord
+from portal.billing.settlement import amend_settlements
 from portal.common.invariants import ACTIVE_TIME, CLOSED_UNTIL, USAGE_TIME
 from portal.common.retry import with_retries
 from portal.common.sql import fetch
@@ -47,6 +48,7 @@ def mend_usage(*, now: datetime, is_dry: bool = False) -> RepairedUsage:
     if not is_dry and wrong:
         with_retries(lambda: _take_back([pk for pk, _uid in wrong]))
         meter_all(now=now)
+        with_retries(lambda: amend_settlements([pk for pk, _uid in wrong], now=now))
     return RepairedUsage([uid for _pk, uid in wrong], [uid for _pk, uid, is_beyond in rows if is_beyond])
 
 

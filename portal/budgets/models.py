@@ -8,7 +8,13 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from portal.budgets.models_wallets import AtZero, MovementKind, Wallet, WalletHold, WalletMovement
 from portal.teams.models import Team
+
+__all__ = [
+    "AtZero", "BudgetAction", "BudgetCrossing", "BudgetForecast", "BudgetThreshold", "MovementKind", "SpendBasis",
+    "TeamBudget", "Wallet", "WalletHold", "WalletMovement",
+]  # fmt: skip
 
 
 class BudgetAction(models.TextChoices):

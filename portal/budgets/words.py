@@ -12,10 +12,13 @@ from django.utils.translation import pgettext
 from portal.budgets.models import BudgetAction, SpendBasis
 
 Figures = dict[str, Any]
+BALANCE = "balance"
 
 
 def reached_sentence(figures: Figures) -> str:
-    """Return the sentences for a threshold that was reached, from its figures (``ReachedThreshold.figures``)."""
+    """Return the sentences for what stops something, from its figures (``ReachedThreshold``, ``BalanceShortfall``)."""
+    if figures.get("basis") == BALANCE:
+        return _short_sentence(figures)
     if figures.get("basis") == SpendBasis.FORECAST:
         why = _("The budget of %(team)s will probably end at %(would)s %%.")
         rules = {
@@ -41,6 +44,30 @@ def reached_sentence(figures: Figures) -> str:
         "percent": figures.get("percent", "?"),
     }
     return said % {"first": why % values, "second": rules[action] % values, "third": _next(figures, action)}
+
+
+def _short_sentence(figures: Figures) -> str:
+    is_lent = figures.get("action") == BudgetAction.PREEMPTIBLE
+    values = {
+        "team": figures.get("name") or _("your team"),
+        "left": _amount(figures, "left_micro"),
+        "wanted": _amount(figures, "wanted_micro"),
+    }
+    said = pgettext("sentences", "%(first)s %(second)s %(third)s")
+    return said % {
+        "first": _("The wallet of %(team)s has %(left)s left for this, and %(wanted)s would be held.")
+        % values,
+        "second": _("Only preemptible requests start without cover.")
+        if is_lent
+        else _("Nothing starts that it does not cover."),
+        "third": _("Ask for it as preemptible, or ask finance for a top-up.")
+        if is_lent
+        else _("Ask for less, or ask finance for a top-up."),
+    }
+
+
+def _amount(figures: Figures, name: str) -> str:
+    return f"{int(figures.get(name, 0)) / 1_000_000:,.2f} {figures.get('currency', '')}".strip()
 
 
 def _next(figures: Figures, action: str) -> str:

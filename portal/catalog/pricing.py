@@ -24,9 +24,13 @@ _RATES = Rows(Rate, "card")
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A price before asking, in micro-units, rounded to the cent; ``hourly_micro`` at the first rate."""
+    """A price before asking, in micro-units, rounded to the cent; ``hourly_micro`` at the first rate.
+
+    ``hold_micro`` is the same rounded up: what a wallet holds, so that the price is always covered.
+    """
 
     amount_micro: int
+    hold_micro: int
     hourly_micro: int
     currency: str
     rates: tuple[int, ...]
@@ -147,6 +151,7 @@ def _quote(parts: Sequence[RateInterval], share: int, price_milli: int) -> Quote
     )
     return Quote(
         amount_micro=to_minor(amount),
+        hold_micro=-(-amount // MINOR_MICRO) * MINOR_MICRO,
         hourly_micro=int(exact_micro(share * 3600, prices[0])),
         currency=parts[0].rate.card.currency,
         rates=tuple(p.rate.pk for p in parts),

@@ -43,6 +43,7 @@ from portal.cli import (
     templates,
     terminal,
     utilisation,
+    wallets,
     watch,
     zones,
 )
@@ -226,6 +227,7 @@ app.add_typer(nodes.app, name="node")
 app.add_typer(fair_share.app, name="team")
 app.add_typer(policies.app, name="policy")
 app.add_typer(budgets.app, name="budget")
+app.add_typer(wallets.app, name="wallet")
 app.add_typer(quotas.quota, name="quota")
 app.add_typer(quotas.cohort, name="cohort")
 app.add_typer(quotas.priority, name="priority")

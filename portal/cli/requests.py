@@ -211,6 +211,7 @@ def quote(
             ),
             ("start", "never" if found["is_impossible"] else starts),
             *((("budget", found["budget"]["sentence"]),) if found["budget"] else ()),
+            *((("wallet", _wallet(found["wallet"])),) if found["wallet"] else ()),
             *(("because", reason["sentence"]) for reason in found["reasons"]),
             *(
                 (
@@ -330,3 +331,8 @@ def withdraw(name: Name, as_json: Json = False) -> None:
 def _part(name: str) -> str:
     """Return a name that stays one part of an address."""
     return quoted(name, safe="") or "-"
+
+
+def _wallet(found: dict[str, Any]) -> str:
+    hold, balance = formatting.money(found["hold"]), formatting.money(found["balance"])
+    return f"{hold} of {balance} would be held ({found['team']})"

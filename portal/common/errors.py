@@ -75,12 +75,12 @@ class QuotaExceeded(BerthError):
 
 
 class BudgetExceeded(BerthError):
-    """A budget of the team, or of a team above it, does not allow this any more."""
+    """A budget of the team, or of a team above it, or the balance of the wallet that pays does not allow this."""
 
     code = "budget_exceeded"
     status = 409
-    title = _("The budget does not allow this")
-    next_step = _("Ask for less, or ask finance or an admin of a team above to change the budget.")
+    title = _("Budget or balance do not allow this")
+    next_step = _("Ask for less, or ask finance to raise the budget or top up the wallet.")
 
 
 class Impossible(BerthError):

@@ -259,6 +259,40 @@ INVARIANTS = (
            IS DISTINCT FROM (n.period_id, n.team_id, n.currency, n.amount_micro, 0))""",
     ),
     Invariant(
+        "wallets_add_up",
+        "The balance of a wallet is the sum of its movements, numbered without a gap; it holds what leases hold.",
+        """SELECT w.id FROM budgets_wallet w LEFT JOIN (
+             SELECT wallet_id, count(*) AS n, max(number) AS last, sum(amount_micro) AS amount,
+               bool_and(balance_micro = running) AS is_running
+             FROM (SELECT m.*, sum(amount_micro) OVER (PARTITION BY wallet_id ORDER BY number) AS running
+                     FROM budgets_walletmovement m) m GROUP BY 1) s ON s.wallet_id = w.id
+           LEFT JOIN (SELECT wallet_id, sum(amount_micro) AS held FROM budgets_wallethold GROUP BY 1) h
+             ON h.wallet_id = w.id
+           WHERE (w.movements, w.movements, w.balance_micro, w.held_micro) IS DISTINCT FROM
+             (coalesce(s.n, 0), coalesce(s.last, 0), coalesce(s.amount, 0), coalesce(h.held, 0))
+           OR NOT coalesce(s.is_running, true)""",
+    ),
+    Invariant(
+        "holds_are_their_movements",
+        "A lease holds of a wallet what its movements say, until it is settled, once.",
+        """SELECT coalesce(h.lease_id, m.lease_id) FROM budgets_wallethold h FULL JOIN (
+             SELECT lease_id, wallet_id, -sum(amount_micro) AS amount FROM budgets_walletmovement
+             WHERE kind IN ('hold', 'settle') GROUP BY 1, 2 HAVING NOT bool_or(kind = 'settle')) m
+             ON (m.lease_id, m.wallet_id, m.amount) = (h.lease_id, h.wallet_id, h.amount_micro)
+           WHERE h.id IS NULL OR m.lease_id IS NULL""",
+    ),
+    Invariant(
+        "wallets_settle_usage",
+        "A lease that was settled with a wallet came to what its usage costs, rounded down to a micro-unit.",
+        """SELECT s.lease_id FROM (
+             SELECT DISTINCT ON (m.lease_id) m.lease_id, m.cost_micro FROM budgets_walletmovement m
+             JOIN leases_lease l ON l.id = m.lease_id AND l.is_metered
+             WHERE m.cost_micro IS NOT NULL ORDER BY m.lease_id, m.number DESC) s
+           LEFT JOIN billing_usagerecord u ON u.lease_id = s.lease_id GROUP BY s.lease_id, s.cost_micro
+           HAVING s.cost_micro <>
+             coalesce(floor(sum(u.share_milli_seconds::numeric * u.micro_per_hour) / 3600000), 0)""",
+    ),
+    Invariant(
         "usage_pays_its_price",
         "Usage is priced at its rate, lowered to what the lease pays of it, and by the rule that refunds it.",
         """SELECT u.id FROM billing_usagerecord u JOIN catalog_rate r ON r.id = u.rate_id
@@ -379,6 +413,9 @@ MONEY = tuple(
         "lines_are_their_totals",
         "notes_within_their_lines",
         "notes_are_their_lines",
+        "wallets_add_up",
+        "holds_are_their_movements",
+        "wallets_settle_usage",
         "usage_pays_its_price",
         "one_price_at_a_time",
     }

@@ -11,8 +11,16 @@ from psycopg.types.range import TimestamptzRange
 from nodeagent.protocol.boards import device_facts
 from portal.accounts.models import User
 from portal.billing.periods import month_bounds
-from portal.budgets.models import BudgetAction, BudgetThreshold, SpendBasis, TeamBudget
+from portal.budgets.models import (
+    AtZero,
+    BudgetAction,
+    BudgetThreshold,
+    MovementKind,
+    SpendBasis,
+    TeamBudget,
+)
 from portal.budgets.periods import month_start
+from portal.budgets.wallets import move_by_hand, open_wallet
 from portal.catalog.models import Flavor, Rate, RateCard
 from portal.catalog.services import share_of
 from portal.fleet.models import Device, DeviceModel, HealthEvent, Layout, Node
@@ -20,6 +28,7 @@ from portal.fleet.services import learn_devices
 from portal.policies.models import Policy
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights
 from portal.teams.services import add_member, create_team
 
 PASSWORD = "berth-demo"  # noqa: S105 (printed by the demo for everybody to use)
@@ -55,6 +64,8 @@ PEOPLE = (
     ("charlie", "Charlie", (("language", Role.RESEARCHER), ("robotics", Role.RESEARCHER))),
     ("approver", "Approver", (("northwind", Role.APPROVER),)),
     ("finance", "Finance", (("northwind", Role.FINANCE),)),
+    # Decides what finance proposes: nobody decides a note of their own.
+    ("controller", "Controller", (("northwind", Role.FINANCE),)),
     ("operator", "Operator", (("northwind", Role.OPERATOR),)),
 )
 
@@ -142,6 +153,16 @@ def _make_budget(team: Team, amount_micro: int, now: datetime) -> None:
             (150, BudgetAction.BLOCK, SpendBasis.ACTUAL),
         )
     )
+
+
+def make_wallet(team: Team, finance: User, now: datetime) -> None:
+    """Let a team pay in advance from now on; what it starts next is held for."""
+    rights = Rights(finance)
+    open_wallet(team=team, actor=finance, rights=rights, at_zero=AtZero.PREEMPTIBLE, now=now)
+    move_by_hand(
+        team=team, actor=finance, rights=rights, kind=MovementKind.TOP_UP, amount_micro=900 * 100 * CENT,
+        reference="Transfer NW-130/11", now=now,
+    )  # fmt: skip
 
 
 def make_people(teams: dict[str, Team], now: datetime) -> dict[str, User]:

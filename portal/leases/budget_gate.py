@@ -1,7 +1,8 @@
-"""What budgets say to something that would cost money: nothing, ask first, only preemptible, or no.
+"""What budgets and wallets say to something that would cost money: nothing, ask first, only preemptible, or no.
 
-Compared is all that counts (``budget_standing``) with what is asked for. Whoever goes on to store something calls
-``hold_budgets`` first, so that two of them never both fit into the same rest.
+Compared is all that counts (``budget_standing``) with what is asked for, and what it may cost at most with the balance
+of the wallet that pays. Whoever goes on to store something calls ``hold_budgets`` first, so that two of them never
+both fit into the same rest.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from portal.budgets.models import BudgetAction, BudgetForecast, SpendBasis, TeamBudget
+from portal.budgets.models import BudgetAction, BudgetForecast, SpendBasis, TeamBudget, Wallet
 from portal.budgets.periods import BudgetStretch, stretches_between
-from portal.budgets.words import reached_sentence
+from portal.budgets.wallets import has_wallet, lock_wallets, paying_wallets
+from portal.budgets.words import BALANCE, reached_sentence
 from portal.common.errors import BudgetExceeded
 from portal.common.sql import fetch
-from portal.leases.budget_standing import BudgetStanding, standings
+from portal.leases.budget_standing import BudgetStanding, standings, waiting_by_wallet
 from portal.teams.models import Team
 
 _STRICTNESS = {action: n for n, action in enumerate(BudgetAction.values)}
@@ -28,13 +30,51 @@ _LIMITING = f"""SELECT DISTINCT b.id FROM budgets_teambudget b JOIN budgets_budg
 
 @dataclass(frozen=True, slots=True)
 class Expense:
-    """What something would cost at most, in micro-units, spread evenly over its time."""
+    """What something would cost at most, in micro-units, spread evenly over its time.
+
+    ``hold_micro`` is what a wallet would hold for it (None: the same), ``wallet_id`` the wallet that pays: None the one
+    that pays for the team now, ``NO_WALLET`` none, as for more time of a lease that is invoiced.
+    """
 
     team: Team
     micro: int
     starts_at: datetime
     ends_at: datetime
     is_preemptible: bool = False
+    hold_micro: int | None = None
+    wallet_id: int | None = None
+
+    @property
+    def at_most(self) -> int:
+        """Return what a wallet would hold for it."""
+        return self.micro if self.hold_micro is None else self.hold_micro
+
+
+NO_WALLET = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceShortfall:
+    """A wallet that does not cover an expense; ``left_micro`` is its balance less what waits for it."""
+
+    action: str
+    team_id: int
+    team: str
+    left_micro: int
+    wanted_micro: int
+    currency: str
+
+    def figures(self) -> dict[str, Any]:
+        """Return what its sentence is made from, ready for JSON."""
+        return {
+            "team": self.team_id,
+            "name": self.team,
+            "action": self.action,
+            "basis": BALANCE,
+            "left_micro": self.left_micro,
+            "wanted_micro": self.wanted_micro,
+            "currency": self.currency,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +104,42 @@ class ReachedThreshold:
         }
 
 
+Reached = ReachedThreshold | BalanceShortfall
+
+
 def is_limited(team: Team) -> bool:
-    """Say whether a budget of the team or of one above may keep something from starting."""
-    return bool(fetch(_LIMITING + " LIMIT 1", [team.lineage]))
+    """Say whether a budget or a wallet, of the team or of one above, may keep something from starting."""
+    return bool(fetch(_LIMITING + " LIMIT 1", [team.lineage])) or has_wallet(team)
 
 
 def limited_teams() -> frozenset[int]:
-    """Return the teams of which a budget, their own or one above, may keep something from starting."""
+    """Return the teams of which a budget or a wallet, their own or one above, may keep something from starting."""
     rows = fetch(
         "SELECT t.id FROM teams_team t WHERE EXISTS (SELECT 1 FROM budgets_teambudget b"
-        " JOIN budgets_budgetthreshold h ON h.budget_id = b.id WHERE b.team_id = ANY(t.lineage) AND h.action <> %s)",
+        " JOIN budgets_budgetthreshold h ON h.budget_id = b.id WHERE b.team_id = ANY(t.lineage) AND h.action <> %s)"
+        " OR EXISTS (SELECT 1 FROM budgets_wallet w WHERE w.team_id = ANY(t.lineage) AND w.is_open)",
         [str(BudgetAction.NOTIFY)],
     )
     return frozenset(pk for (pk,) in rows)
 
 
 def hold_budgets(teams: Iterable[Team]) -> bool:
-    """Lock the budgets that limit these teams, in id order; False where none does. Call inside a transaction.
+    """Lock the budgets that limit these teams, then the wallets that pay for them, each in id order.
 
-    They come before quota rows and leases in the order of locks.
+    False where there is neither. Call inside a transaction: they come before quota rows and leases in the order of
+    locks.
     """
     lineages = sorted({pk for team in teams for pk in team.lineage})
     ids = [pk for (pk,) in fetch(_LIMITING, [lineages])]
     if ids:
         fetch("SELECT 1 FROM budgets_teambudget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
-    return bool(ids)
+    return lock_wallets(lineages) or bool(ids)
 
 
 def judge(
     expenses: Sequence[Expense], *, now: datetime, with_waiting: bool, together: bool = True
-) -> list[tuple[ReachedThreshold, ...]]:
-    """Return for each expense the thresholds that it would pass, the strictest first.
+) -> list[tuple[Reached, ...]]:
+    """Return for each expense the thresholds that it would pass and the balance it is beyond, the strictest first.
 
     ``with_waiting`` counts what waits: new requests stand behind it, one that starts takes only what is held.
     ``together``: each one that nothing stops counts for those after it.
@@ -107,9 +152,10 @@ def judge(
     counted = dict(zip(wanted, found, strict=True))
     forecasts = {row.budget_id: row for row in BudgetForecast.objects.filter(budget__in=by_pk)}
     added: Counter[tuple[int, BudgetStretch]] = Counter()
+    left = _balances(expenses, with_waiting)
     answers = []
     for expense, own in zip(expenses, touched, strict=True):
-        reached = [
+        reached: list[ReachedThreshold] = [
             one
             for budget, months, part in own
             for one in _reached(
@@ -119,15 +165,57 @@ def judge(
                 forecasts.get(budget.pk),
             )
         ]
-        reached.sort(key=lambda one: (-_STRICTNESS[one.action], one.percent))
-        answers.append(tuple(reached))
-        if together and stopping(reached, expense.is_preemptible) is None:
+        reached.sort(key=lambda one: one.percent)
+        wallet = left.payer(expense)
+        stops: list[Reached] = [*reached, *left.short(expense, wallet)]
+        stops.sort(key=lambda one: -_STRICTNESS[one.action])
+        answers.append(tuple(stops))
+        if together and stopping(stops, expense.is_preemptible) is None:
             for budget, months, part in own:
                 added[budget.pk, months] += part
+            if wallet is not None:
+                left.micro[wallet.pk] -= expense.at_most
     return answers
 
 
-def stopping(reached: Iterable[ReachedThreshold], is_preemptible: bool) -> ReachedThreshold | None:
+@dataclass(frozen=True, slots=True)
+class _Balances:
+    """The wallets that pay for expenses, and what is left in each as one after the other is let through."""
+
+    by_team: dict[int, Wallet]
+    by_id: dict[int, Wallet]
+    micro: dict[int, int]
+
+    def payer(self, expense: Expense) -> Wallet | None:
+        if expense.wallet_id is None:
+            return self.by_team.get(expense.team.pk)
+        return self.by_id.get(expense.wallet_id)
+
+    def short(self, expense: Expense, wallet: Wallet | None) -> Iterable[BalanceShortfall]:
+        if wallet is not None and expense.at_most > max(self.micro[wallet.pk], 0):
+            yield BalanceShortfall(
+                action=str(wallet.at_zero),
+                team_id=wallet.team_id,
+                team=wallet.team.name,
+                left_micro=self.micro[wallet.pk],
+                wanted_micro=expense.at_most,
+                currency=wallet.currency,
+            )
+
+
+def _balances(expenses: Sequence[Expense], with_waiting: bool) -> _Balances:
+    by_team = paying_wallets([expense.team for expense in expenses if expense.wallet_id is None])
+    named = {expense.wallet_id for expense in expenses if expense.wallet_id}
+    by_id = {wallet.pk: wallet for wallet in by_team.values()}
+    if named - by_id.keys():
+        by_id |= {row.pk: row for row in Wallet.objects.filter(pk__in=named).select_related("team")}
+    waiting = waiting_by_wallet(by_id.values()) if with_waiting else {}
+    return _Balances(
+        by_team, by_id, {pk: row.balance_micro - waiting.get(pk, 0) for pk, row in by_id.items()}
+    )
+
+
+def stopping(reached: Iterable[Reached], is_preemptible: bool) -> Reached | None:
     """Return the strictest of these that keeps something from starting, None where nothing does."""
     for one in reached:
         if one.action == BudgetAction.BLOCK or (
@@ -137,12 +225,12 @@ def stopping(reached: Iterable[ReachedThreshold], is_preemptible: bool) -> Reach
     return None
 
 
-def asking_approval(reached: Iterable[ReachedThreshold]) -> ReachedThreshold | None:
+def asking_approval(reached: Iterable[Reached]) -> Reached | None:
     """Return the threshold from which on somebody must approve, None where nobody has to."""
     return next((one for one in reached if one.action == BudgetAction.APPROVAL), None)
 
 
-def admit(expense: Expense, *, now: datetime, with_waiting: bool = True) -> ReachedThreshold | None:
+def admit(expense: Expense, *, now: datetime, with_waiting: bool = True) -> Reached | None:
     """Let an expense through; returns the threshold that asks for an approval first, if one does.
 
     Raises BudgetExceeded with what happened and what to do. Call with the budgets held (``hold_budgets``).
@@ -152,14 +240,14 @@ def admit(expense: Expense, *, now: datetime, with_waiting: bool = True) -> Reac
     return asking_approval(reached)
 
 
-def refuse(stop: ReachedThreshold | None) -> None:
-    """Raise BudgetExceeded for a threshold that stops something; None stops nothing."""
+def refuse(stop: Reached | None) -> None:
+    """Raise BudgetExceeded for what stops something; None stops nothing."""
     if stop is not None:
         raise BudgetExceeded(reached_sentence(stop.figures()), **stop.figures())
 
 
-def preview(expense: Expense, *, now: datetime) -> tuple[ReachedThreshold, ...]:
-    """Return the thresholds that a request would pass if it were sent now, the strictest first; locks nothing."""
+def preview(expense: Expense, *, now: datetime) -> tuple[Reached, ...]:
+    """Return what a request would pass or be beyond if it were sent now, the strictest first; locks nothing."""
     if not is_limited(expense.team):
         return ()
     (reached,) = judge([expense], now=now, with_waiting=True)

@@ -6,10 +6,11 @@ answer must be of one moment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from portal.budgets.models import Wallet
 from portal.budgets.periods import BudgetStretch
 from portal.catalog.pricing import SHARE_HOUR
 from portal.common.sql import fetch, in_sql
@@ -109,3 +110,20 @@ def standings(wanted: Sequence[tuple[int, BudgetStretch]], *, now: datetime) -> 
         for key, spent, held, waiting, noted in fetch(_STANDINGS, values)
     }
     return [found[key] for key in range(len(wanted))]
+
+
+_WAITING_FOR_WALLETS = f"""
+SELECT payer.id, sum(ceil(r.quote_micro::numeric * r.remaining_s / r.duration_s))
+  FROM leases_leaserequest r JOIN teams_team t ON t.id = r.team_id AND t.lineage && %s::bigint[]
+ CROSS JOIN LATERAL (
+   SELECT w.id FROM budgets_wallet w WHERE w.is_open AND w.team_id = ANY(t.lineage)
+    ORDER BY array_position(t.lineage, w.team_id) DESC LIMIT 1) payer
+ WHERE r.state IN {in_sql(WAITING)} GROUP BY 1
+"""  # noqa: S608 (our own states)
+
+
+def waiting_by_wallet(wallets: Iterable[Wallet]) -> dict[int, int]:
+    """Return by wallet id what would be held for the requests that wait for it, by their quotes; one query."""
+    team_ids = [wallet.team_id for wallet in wallets]
+    rows = fetch(_WAITING_FOR_WALLETS, [team_ids]) if team_ids else []
+    return {pk: int(micro) for pk, micro in rows}

@@ -3,7 +3,8 @@
 What a lease takes is judged as a whole: the time it has, and what is added. Above the team's threshold an extension
 waits for an approver, as a request of that size would, and takes effect when it is approved, if it still can.
 
-Lock order everywhere: budgets, quota rows, leases by id, nodes by id last; an extension comes after its leases.
+Lock order everywhere: budgets, wallets, quota rows, leases by id, nodes by id last; an extension comes after its
+leases.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sql import execute, in_sql
 from portal.fleet.services import raise_revision
 from portal.leases import gangs
-from portal.leases.budget_gate import Expense, ReachedThreshold, admit, hold_budgets, is_limited
+from portal.leases.budget_gate import Expense, Reached, admit, hold_budgets, is_limited
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseExtension
 from portal.leases.next_blocks import NextBlock, block_sentence, next_blocks
@@ -30,6 +31,7 @@ from portal.leases.requests import approvers, needs_approval
 from portal.leases.selectors import may_manage_lease
 from portal.leases.states import RUNNING_LEASES, ExtensionState, LeaseState
 from portal.leases.transitions import announce, lock_leases
+from portal.leases.wallet_holds import hold_more, wallet_of
 from portal.notifications.services import notify
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
@@ -53,9 +55,10 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
             _("An extension of this lease waits for approval already. Withdraw it to ask for another one.")
         )
     _check(together, locked, extra_s, now)
-    asks = _check_budgets(together, locked, extra_s, now)
+    price = _price(together, locked, extra_s)
+    asks = _check_budgets(locked, price, extra_s, now)
     if not _needs_approval(locked, extra_s) and asks is None:
-        _extend(together, locked, extra_s, now)
+        _extend(together, locked, price, extra_s, now)
         record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
         return None
     asked = LeaseExtension.objects.create(lease=locked, extra_s=extra_s, asked_by=actor, asked_at=now)
@@ -116,26 +119,37 @@ def _check(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime
         raise Conflict(_cannot_extend(locked, block), latest_end=max(block.at, locked.not_after).isoformat())
 
 
-def _check_budgets(
-    together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime
-) -> ReachedThreshold | None:
-    """Return the threshold from which on more time needs an approval; raises BudgetExceeded where there is none."""
+def _price(together: Sequence[Lease], locked: Lease, extra_s: int) -> pricing.Quote | None:
+    """Return what more time would cost; None where neither a budget nor a wallet asks."""
     if not is_limited(locked.team):
         return None
-    until = locked.not_after + timedelta(seconds=extra_s)
-    price = pricing.quote(
+    return pricing.quote(
         locked.flavor,
         count=sum(one.count for one in together if not one.is_extra),
         duration_s=extra_s,
         starts_at=locked.not_after,
         price_milli=locked.price_milli,
     )
-    expense = Expense(locked.team, price.amount_micro, locked.not_after, until, locked.is_preemptible)
+
+
+def _check_budgets(locked: Lease, price: pricing.Quote | None, extra_s: int, now: datetime) -> Reached | None:
+    """Return the threshold from which on more time needs an approval; raises BudgetExceeded where there is none."""
+    if price is None:
+        return None
+    until = locked.not_after + timedelta(seconds=extra_s)
+    expense = Expense(
+        locked.team, price.amount_micro, locked.not_after, until, locked.is_preemptible,
+        hold_micro=price.hold_micro, wallet_id=wallet_of(locked),
+    )  # fmt: skip
     return admit(expense, now=now)
 
 
-def _extend(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime) -> None:
+def _extend(
+    together: Sequence[Lease], locked: Lease, price: pricing.Quote | None, extra_s: int, now: datetime
+) -> None:
     until = locked.not_after + timedelta(seconds=extra_s)
+    if price is not None:
+        hold_more([one for one in together if not one.is_extra], price.hold_micro, at=now)
     ids = [one.pk for one in together]
     Lease.objects.filter(pk__in=ids).update(not_after=until, warned_at=None)
     reached = hold_until(ids, until)
@@ -170,9 +184,10 @@ def approve_extension(*, lease: Lease, actor: User, rights: Rights, note: str, n
     locked = next(one for one in together if one.pk == lease.pk)
     asked = _decidable(locked, actor, rights)
     _check(together, locked, asked.extra_s, now)
-    _check_budgets(together, locked, asked.extra_s, now)
+    price = _price(together, locked, asked.extra_s)
+    _check_budgets(locked, price, asked.extra_s, now)
     _decide(asked, ExtensionState.APPROVED, actor, note, now)
-    _extend(together, locked, asked.extra_s, now)
+    _extend(together, locked, price, asked.extra_s, now)
     team_id, extra_s = locked.team_id, asked.extra_s
     record(actor, "lease.extension_approved", locked.uid, at=now, team_id=team_id, extra_s=extra_s)
     told: dict[str, Any] = {"by": str(actor), "not_after": locked.not_after.isoformat()}

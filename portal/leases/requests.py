@@ -28,7 +28,7 @@ from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
 from portal.leases.budget_gate import (
     Expense,
-    ReachedThreshold,
+    Reached,
     admit,
     hold_budgets,
     is_limited,
@@ -39,6 +39,7 @@ from portal.leases.models import LeaseRequest
 from portal.leases.selectors import is_booked, waiting_count
 from portal.leases.states import Opening, RequestState, WorkloadKind
 from portal.leases.transitions import move_requests
+from portal.leases.wallet_holds import priced_for_wallets
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.models import Membership, Role, Team
@@ -224,7 +225,8 @@ def submit_request(
     with transaction.atomic() if is_large or has_budget else nullcontext():
         if has_budget:
             hold_budgets([team])
-            asks = admit(expense_of(request, now=now), now=now)
+            (expense,) = priced_for_wallets([expense_of(request, now=now)], [request])
+            asks = admit(expense, now=now)
             if asks is not None and not is_approved:
                 is_large, request.reasons = True, [{"code": "budget_reached", **asks.figures()}]
         if is_large:
@@ -282,13 +284,14 @@ def expense_of(request: LeaseRequest, *, now: datetime) -> Expense:
     )
 
 
-def budget_says(
-    team: Team, spec: RequestSpec, price: pricing.Quote, *, now: datetime
-) -> tuple[ReachedThreshold, ...]:
-    """Return the thresholds of budgets that a request would pass if it were sent now, the strictest first."""
+def budget_says(team: Team, spec: RequestSpec, price: pricing.Quote, *, now: datetime) -> tuple[Reached, ...]:
+    """Return what budgets and wallets would say to a request that is sent now, the strictest first."""
     starts_at = spec.starts_at or now
     ends_at = starts_at + timedelta(seconds=spec.duration_s)
-    return preview(Expense(team, price.amount_micro, starts_at, ends_at, spec.is_preemptible), now=now)
+    expense = Expense(
+        team, price.amount_micro, starts_at, ends_at, spec.is_preemptible, hold_micro=price.hold_micro
+    )
+    return preview(expense, now=now)
 
 
 def spec_of(request: LeaseRequest) -> RequestSpec:

@@ -38,6 +38,7 @@ DEMO_PEOPLE = {
     "charlie": (_("Works in another team: sees nothing of the first one."), "user"),
     "approver": (_("Decides on large requests, with price and headroom at hand."), "checkbox"),
     "finance": (_("Owns prices and billing periods; every line leads to its seconds."), "receipt"),
+    "controller": (_("Decides the credit and debit notes that finance proposes."), "pencil"),
     "operator": (_("Runs the nodes: health, enrolment, who is where."), "server-2"),
 }
 

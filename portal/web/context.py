@@ -96,6 +96,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("reports", _("Chargeback"), "receipt", section=_("Finance")))
         entries.append(NavigationEntry("periods", _("Billing periods"), "calendar", section=_("Finance")))
         entries.append(NavigationEntry("notes", _("Credit and debit notes"), "pencil", section=_("Finance")))
+        entries.append(NavigationEntry("wallets", _("Wallets"), "coin", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
         entries.append(NavigationEntry("refunds", _("Refund rules"), "arrow-back-up", section=_("Finance")))
     if rights.is_finance or rights.is_operator:

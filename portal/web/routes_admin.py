@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import capacity, cohorts, cycles, flavors, maintenance, profile, refunds, sessions, setup
+from portal.web import (
+    capacity,
+    cohorts,
+    cycles,
+    flavors,
+    maintenance,
+    profile,
+    refunds,
+    sessions,
+    setup,
+    wallets,
+)
 from portal.web.audit import page as audit
 from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
@@ -44,6 +55,11 @@ urlpatterns = [
     path("teams/<slug:slug>/budget/new/", budgets.new, name="team_budget_new"),
     path("teams/<slug:slug>/budget/<int:key>/", budgets.change, name="team_budget_change"),
     path("teams/<slug:slug>/budget/<int:key>/end/", budgets.end, name="team_budget_end"),
+    path("teams/<slug:slug>/wallet/", wallets.team_page, name="team_wallet"),
+    path("teams/<slug:slug>/wallet/move/", wallets.move, name="team_wallet_move"),
+    path("teams/<slug:slug>/wallet/set/", wallets.set_up, name="team_wallet_set"),
+    path("teams/<slug:slug>/wallet/close/", wallets.close, name="team_wallet_close"),
+    path("teams/<slug:slug>/wallet/csv/", wallets.download, name="team_wallet_csv"),
     path("teams/<slug:slug>/priority/", teams_quota.give, name="priority_give"),
     path("teams/<slug:slug>/priority/<int:key>/revoke/", teams_quota.revoke, name="priority_revoke"),
     path("teams/<slug:slug>/members/", teams.add_member, name="member_add"),
@@ -77,6 +93,7 @@ urlpatterns = [
     path("finance/months/", invoices_periods.page, name="periods"),
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
     path("finance/months/<str:month>/rehearsal/", invoices_periods.rehearsal, name="rehearsal"),
+    path("finance/wallets/", wallets.page, name="wallets"),
     path("finance/capacity/", capacity.page, name="capacity_now"),
     path("finance/months/<str:month>/capacity/", capacity.page, name="capacity"),
     path("finance/months/<str:month>/capacity/<str:uuid>/", capacity.device, name="capacity_device"),

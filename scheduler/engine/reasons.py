@@ -39,8 +39,21 @@ REASONS: dict[str, ReasonKind] = {
         ),
     ),
     "budget_reached": ReasonKind(
-        "A budget of the team, or of a team above it, has reached a threshold that keeps this from starting.",
-        ("team", "name", "action", "basis", "percent", "would_percent", "is_monthly", "until"),
+        "A budget of the team, or of a team above it, has reached a threshold that keeps this from starting,"
+        " or the wallet that pays does not cover it.",
+        (
+            "team",
+            "name",
+            "action",
+            "basis",
+            "percent",
+            "would_percent",
+            "is_monthly",
+            "until",
+            "left_micro",
+            "wanted_micro",
+            "currency",
+        ),
     ),
     "room_is_made": ReasonKind(
         "Leases were told to go for this; it starts when they have ended, at ends_at at the latest.",

@@ -23,6 +23,7 @@ from portal.billing.refunds import set_refund_rule
 from portal.billing.selectors import invoice_view, period_of
 from portal.budgets.periods import month_start
 from portal.budgets.services import BudgetSpec, make_budget
+from portal.budgets.wallets import move_by_hand, open_wallet
 from portal.catalog.services import set_rate
 from portal.fleet.models import Device, DeviceModel, Node
 from portal.gateway.sharing import share_terminals
@@ -129,6 +130,7 @@ BUDGET = {
         {"percent": 100, "action": "block", "basis": "forecast"},
     ],
 }
+TOP_UP = {"kind": "top_up", "amount": "100.00", "reference": "transfer 1"}
 CHANGED_BUDGET = {"amount": "10.00", "first_month": f"{datetime.now(UTC):%Y-%m}", "last_month": "2899-12"}
 _SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
 AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Europe/Berlin"}
@@ -163,6 +165,13 @@ ROUTES = (
     Route("GET", "teams/{team}/budgets/{budget}/", is_foreign=True),
     Route("PUT", "teams/{team}/budgets/{budget}/", "finance", CHANGED_BUDGET, 200, True, {"If-Match": '"1"'}),
     Route("DELETE", "teams/{team}/budgets/{budget}/", "finance", None, 204, True),
+    Route("GET", "wallets/"),
+    Route("GET", "teams/{team}/wallet/", is_foreign=True),
+    Route("PUT", "teams/{team}/wallet/", "finance", {"at_zero": "preemptible"}, 200, True),
+    Route("DELETE", "teams/{team}/wallet/", "finance", None, 204, True),
+    Route("GET", "teams/{team}/wallet/movements/", is_foreign=True),
+    Route("POST", "teams/{team}/wallet/movements/", "finance", TOP_UP, 201, True),
+    Route("GET", "teams/{team}/wallet/csv/", is_foreign=True),
     Route("GET", "teams/{team}/priority/", is_foreign=True),
     Route("POST", "teams/{team}/priority/", "alice", GRANT, 201, True),
     Route("POST", "teams/{team}/priority/{grant}/revoke/", "alice", None, 200, True),
@@ -509,6 +518,9 @@ def _rules(world: World) -> dict[str, str]:
         team=world.team("perception"), actor=operator, rights=world.rights("finance"),
         spec=BudgetSpec(5_000_000, month_start(world.now)), now=world.now,
     )  # fmt: skip
+    who = {"team": world.team("perception"), "actor": operator, "rights": world.rights("finance")}
+    open_wallet(**who, at_zero="block", now=world.now)  # type: ignore[arg-type]
+    move_by_hand(**who, kind="top_up", amount_micro=10**12, reference="first", now=world.now)  # type: ignore[arg-type]
     policy, draft = (str(row.version) for row in made)
     names = {"policy": policy, "draft": draft, "cohort": str(cohort.pk)}
     return names | {"grant": str(grant.pk), "budget": str(budget.pk)}

@@ -230,6 +230,8 @@ PAGES = (
         first("/teams/vision/budget/", r"/teams/vision/budget/\d+/"),
         "team_budget_change",
     ),
+    Page("team-wallet", "finance", "/teams/robotics/wallet/", "team_wallet"),
+    Page("wallets", "finance", "/finance/wallets/", "wallets"),
     Page("team-new", "alice", "/teams/vision/new/", "team_new"),
     Page("team-templates", "alice", "/teams/perception/templates/", "team_templates"),
     Page("team-settings", "alice", "/teams/perception/settings/", "team_settings"),

@@ -34,6 +34,7 @@ NOT_PAGES = {
     "currency", "flavors_standard", "person_link", "join",
     "report_file", "rate_withdraw", "rate_move", "invoice_pdf", "note_decide", "note_withdraw", "refund_withdraw",
     "team_budget_end",
+    "team_wallet_move", "team_wallet_set", "team_wallet_close", "team_wallet_csv",
 }  # fmt: skip
 
 

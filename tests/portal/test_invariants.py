@@ -13,6 +13,8 @@ from portal.billing.metering import meter_all
 from portal.billing.models import InvoiceLine
 from portal.billing.notes import approve_note, propose_note
 from portal.billing.selectors import period_of
+from portal.billing.settlement import settle_wallets
+from portal.budgets.wallets import move_by_hand, open_wallet
 from portal.common.invariants import INVARIANTS, broken
 from tests.portal.builders import World, build_world
 
@@ -54,6 +56,9 @@ CORRUPTIONS = {
     "notes_within_their_lines": "UPDATE billing_invoicenote SET amount_micro = amount_micro * 1000",
     "notes_are_their_lines": "UPDATE billing_invoicenote SET period_id ="
     " (SELECT id FROM billing_billingperiod WHERE state = 'closed')",
+    "wallets_add_up": "UPDATE budgets_wallet SET balance_micro = balance_micro + 1",
+    "holds_are_their_movements": "DELETE FROM budgets_wallethold",
+    "wallets_settle_usage": "UPDATE budgets_walletmovement SET cost_micro = cost_micro + 1",
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
     "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id ="
     " (SELECT min(id) FROM fleet_devicemodel)",
@@ -90,13 +95,22 @@ def busy(db: None) -> World:
         actor=world.user("finance"), now=world.now,
     )  # fmt: skip
     approve_note(note=note, actor=world.user("alice"), now=world.now)
+    _prepay(world)
     world.ended("charlie", seconds=60, at=world.now - timedelta(hours=2))
     for _ in range(2):
         world.active("bob", "l40s-quarter")
     world.active("charlie", "h100-3g-40gb", count=2)
     meter_all(now=world.now)
+    settle_wallets(now=world.now)
     world.token("bob")
     return world
+
+
+def _prepay(world: World) -> None:
+    """Let charlie's team run on a balance, so that something is settled and something held."""
+    who = {"team": world.team("language"), "actor": world.user("finance"), "rights": world.rights("finance")}
+    open_wallet(**who, at_zero="block", now=world.now)  # type: ignore[arg-type]
+    move_by_hand(**who, kind="top_up", amount_micro=10**9, reference="transfer", now=world.now)  # type: ignore[arg-type]
 
 
 def test_an_honest_installation_keeps_every_promise(busy: World) -> None:

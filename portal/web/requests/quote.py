@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.budgets.wallets import paying_wallets
 from portal.budgets.words import reached_sentence
 from portal.catalog.models import Flavor
 from portal.catalog.pricing import Quote
@@ -76,6 +77,15 @@ class FreeTime:
 
 
 @dataclass(frozen=True)
+class WalletCover:
+    """The balance that pays, and what of it would be held."""
+
+    balance: Decimal | None
+    hold: Decimal | None
+    currency: str
+
+
+@dataclass(frozen=True)
 class QuoteView:
     """What the form would get; ``starts_at`` and ``is_now`` are None when nobody knows.
 
@@ -102,6 +112,7 @@ class QuoteView:
     free_times: list[FreeTime] = field(default_factory=list)
     budget: str = ""
     is_stopped: bool = False
+    wallet: WalletCover | None = None
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
@@ -130,6 +141,7 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         ),
         budget="" if rule is None else reached_sentence(rule.figures()),
         is_stopped=stop is not None,
+        wallet=_wallet(team, price),
         room=_room(team, cost_milli(flavor, spec.units)),
         offers=[
             *_nearest(team, flavor, spec, nearest, now),
@@ -141,6 +153,13 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         is_taken=spec.starts_at is not None and bool(seen.reasons) and seen.starts_at is None,
         free_times=free_times(seen.reasons),
     )
+
+
+def _wallet(team: Team, price: Quote) -> WalletCover | None:
+    payer = paying_wallets([team]).get(team.pk)
+    if payer is None:
+        return None
+    return WalletCover(money(payer.balance_micro), money(price.hold_micro), payer.currency)
 
 
 def free_times(reasons: Sequence[dict[str, Any]]) -> list[FreeTime]:

@@ -42,6 +42,7 @@ class Command(BaseCommand):
             if not LeaseRequest.objects.exists():
                 history.make_history(teams, people, now)
                 rules.make_rules(teams, people, now)
+                organisation.make_wallet(teams["robotics"], people["finance"], now)
             present.make_present(teams, people, now)
         if options["enrol_dir"]:
             self._write_tokens(options["enrol_dir"])
