@@ -23,6 +23,7 @@ from nodeagent.commands.opening import OpenedHost, is_simulated, notices_of, ope
 from nodeagent.commands.options import (
     OFF,
     ON,
+    USUAL_IMAGES_GIB,
     VARIABLES,
     UsageError,
     add_driver,
@@ -30,6 +31,7 @@ from nodeagent.commands.options import (
     add_node,
     add_simulation,
     host_facts,
+    image_limit_of,
     patience_of,
     require_node,
     settle,
@@ -37,6 +39,7 @@ from nodeagent.commands.options import (
     usual,
 )
 from nodeagent.containers.boxes import LeaseContainers
+from nodeagent.containers.cache import ImageCache, remover
 from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.opening import open_containers
 from nodeagent.containers.podman import NETWORKS, image_folder_of
@@ -175,6 +178,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help="images of the site as OCI layouts, which jobs name as oci:NAME:TAG (docs/containers.md)",
     )
     known.add_argument(
+        "--image-limit",
+        default=usual(environ, "image_limit", str(USUAL_IMAGES_GIB)),
+        metavar="GIB",
+        help=f"what images fetched for jobs may take together on this node, 0 is no limit ({USUAL_IMAGES_GIB})",
+    )
+    known.add_argument(
         "--container-network",
         choices=NETWORKS,
         default=usual(environ, "container_network", NETWORKS[0]),
@@ -265,6 +274,10 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
     containers = None
     if entry is not None and options.containers:
         containers = open_containers(entry, reconciler.notice_of, network=options.container_network)
+    cache = None
+    if containers is not None:
+        limit_mib, file = image_limit_of(options), state / "images.json"
+        cache = ImageCache(file, limit_mib, reconciler.lease_records.values, remover(containers))
     agent = Agent(
         dialling.address,
         dialling.enrolment,
@@ -272,8 +285,8 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         worker,
         host=dialling.facts,
         streams=_streams(options, dialling, reconciler, _way_in(entry, containers)) if entry else None,
-        jobs=_jobs(options, state, dialling, worker, entry, containers) if entry else None,
-        has_containers=containers is not None,
+        jobs=_jobs(options, state, dialling, worker, entry, containers, cache) if entry else None,
+        images=cache,
     )
     try:
         return asyncio.run(_until_stopped(agent, host))
@@ -325,6 +338,7 @@ def _jobs(
     worker: Worker,
     entry: LeaseEntry,
     containers: LeaseContainers | None,
+    cache: ImageCache | None,
 ) -> OutputShipping:
     """Return who runs batch jobs and carries their output."""
     jobs = NodeJobs(
@@ -335,6 +349,7 @@ def _jobs(
         worker.poke,
         containers=containers,
         images=image_folder_of(options.image_folder),
+        cache=cache,
     )
     worker.listeners.append(jobs.look)
     return OutputShipping(

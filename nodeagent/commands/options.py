@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 USUAL_COUNT: Final = 8
 MOST_HOST: Final = 1_000_000
 MOST_PLACE: Final = 60
+USUAL_IMAGES_GIB: Final = 200
+MOST_IMAGES_GIB: Final = 1_000_000
 MOST_PATIENCE_S: Final = 3600
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 # The variable that an option may come by.
@@ -50,6 +52,7 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "app_installer": "BERTH_APP_INSTALLER",
     "containers": "BERTH_CONTAINERS",
     "image_folder": "BERTH_IMAGE_FOLDER",
+    "image_limit": "BERTH_IMAGE_LIMIT_GIB",
     "container_network": "BERTH_CONTAINER_NETWORK",
     "site": "BERTH_SITE",
     "rack": "BERTH_RACK",
@@ -273,6 +276,14 @@ def offered(options: argparse.Namespace) -> frozenset[str] | None:
     if unknown := modes - set(MODES):
         raise UsageError(f"--offer: {min(unknown)!r} is not a mode; known: {', '.join(MODES)}")
     return frozenset(modes) or None
+
+
+def image_limit_of(options: argparse.Namespace) -> int:
+    """Return what images may take, in MiB, 0 for no limit; raises UsageError."""
+    text = str(options.image_limit)
+    if not text.isdecimal() or int(text) > MOST_IMAGES_GIB:
+        raise UsageError(f"--image-limit is a whole number of GiB up to {MOST_IMAGES_GIB}, not {text[:40]}")
+    return int(text) * 1024
 
 
 def patience_of(options: argparse.Namespace) -> Patience:

@@ -44,10 +44,10 @@ class LeaseContainers(Protocol):
 
     podman: Podman
 
-    def engine(self, record: LeaseRecord, words: Sequence[str]) -> HolderCommand:
-        """Return what to start for a command of Podman outside the lease: a pull, a look, the end of a container.
+    def engine(self, user: str, why: str, words: Sequence[str]) -> HolderCommand:
+        """Return what to start for a command of Podman outside any lease: a pull, a look, the end of a container.
 
-        Raises EntryRefusedError.
+        ``user`` is whose Podman, ``why`` a word that tells units apart. Raises EntryRefusedError.
         """
         ...
 
@@ -55,7 +55,11 @@ class LeaseContainers(Protocol):
         """End a unit that ``engine`` has started, or all that fit a pattern; nothing where there is none."""
         ...
 
-    def engine_env(self, record: LeaseRecord) -> dict[str, str]:
+    def store_of(self, user: str) -> str:
+        """Return whose store of images a holder's jobs use: their own, or "" for one that all share."""
+        ...
+
+    def engine_env(self, user: str) -> dict[str, str]:
         """Return Podman's own environment where it is started in the lease; raises EntryRefusedError."""
         ...
 
@@ -71,8 +75,9 @@ def container_name(key: Key) -> str:
 
 def remove_container(containers: LeaseContainers, record: LeaseRecord) -> None:
     """Forget a lease's container: one that was killed leaves its files behind. Safe to repeat; takes a while."""
+    name = container_name(record.key)
     try:
-        command = containers.engine(record, containers.podman.remove(container_name(record.key)))
+        command = containers.engine(record.user, stem_of(record.key), containers.podman.remove(name))
         with start(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as one:
@@ -102,13 +107,13 @@ class UnitContainers:
         self._shell = shell or HostShell()
         self._count = 0
 
-    def engine(self, record: LeaseRecord, words: Sequence[str]) -> HolderCommand:
+    def engine(self, user: str, why: str, words: Sequence[str]) -> HolderCommand:
         """Return a unit without devices, as the holder; it ends by itself after the longest time of a pull."""
-        holder = self._holder(record)
+        holder = self._holder(user)
         self._count += 1
-        unit = f"{IMAGE_UNIT}{stem_of(record.key)}-{os.getpid()}-{self._count}"
+        unit = f"{IMAGE_UNIT}{why}-{os.getpid()}-{self._count}"
         rules = [f"--property=DeviceAllow={rule}" for rule in _PULLS_OPEN]
-        given = [f"--setenv={name}={value}" for name, value in self.engine_env(record).items()]
+        given = [f"--setenv={name}={value}" for name, value in self.engine_env(user).items()]
         own = [
             "systemd-run", "--quiet", "--collect", "--pipe", "--wait", f"--unit={unit}", f"--uid={holder.name}",
             f"--property=RuntimeMaxSec={LONGEST_PULL_S}", "--property=DevicePolicy=closed", *_LIMITS, *rules, *given,
@@ -123,14 +128,18 @@ class UnitContainers:
         except ProgramError as no:
             log.warning("%s could not be ended: %s", unit, no)
 
-    def engine_env(self, record: LeaseRecord) -> dict[str, str]:
+    def store_of(self, user: str) -> str:
+        """Return the holder: images lie in their home."""
+        return user
+
+    def engine_env(self, user: str) -> dict[str, str]:
         """Return the same for pull and run: both must find the same store of images."""
-        holder = self._holder(record)
+        holder = self._holder(user)
         return {"HOME": holder.home, "USER": holder.name, "PATH": ENGINE_PATH}
 
     def box(self, record: LeaseRecord) -> ContainerBox:
         """Return the holder's home and the lease's device, whose spec brings variables and folders with it."""
-        holder = self._holder(record)
+        holder = self._holder(record.user)
         device = record.entrance.get(CDI, "")
         if not device:
             raise EntryRefusedError(
@@ -147,9 +156,9 @@ class UnitContainers:
             memory_mib=record.host_memory_mib,
         )
 
-    def _holder(self, record: LeaseRecord) -> Account:
+    def _holder(self, user: str) -> Account:
         try:
-            return self._account(record.user)
+            return self._account(user)
         except LookupError as no:
             raise EntryRefusedError("no_account", str(no.args[0] if no.args else no)) from no
 
@@ -162,14 +171,18 @@ class PlayedContainers:
         self._entry = entry
         self._notice = notice
 
-    def engine(self, record: LeaseRecord, words: Sequence[str]) -> HolderCommand:
+    def engine(self, user: str, why: str, words: Sequence[str]) -> HolderCommand:
         """Return the words as they are, in Podman's own environment."""
-        return HolderCommand(list(words), self.engine_env(record), "/", None, None)
+        return HolderCommand(list(words), self.engine_env(user), "/", None, None)
 
     def stop(self, unit: str) -> None:
         """Do nothing: no units are started."""
 
-    def engine_env(self, record: LeaseRecord) -> dict[str, str]:
+    def store_of(self, user: str) -> str:
+        """Return that all share one."""
+        return ""
+
+    def engine_env(self, user: str) -> dict[str, str]:
         """Return the agent's own home, where its images are."""
         kept = {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "TMPDIR") if name in os.environ}
         return {**kept, "HOME": os.path.expanduser("~"), "PATH": ENGINE_PATH}

@@ -70,7 +70,7 @@ class ContainerEntry:
         uid, gid = (int(word) for word in box.user.split(":"))
         place = ContainerPlace(
             inspect=podman.first_process(container_name(record.key)),
-            engine_env=self._containers.engine_env(record),
+            engine_env=self._containers.engine_env(record.user),
             home=box.home,
             uid=uid if podman.is_root else None,
             gid=gid if podman.is_root else None,

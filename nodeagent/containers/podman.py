@@ -72,9 +72,14 @@ class Podman:
         return [*self.base, "pull", source]
 
     def inspect(self, image: str) -> list[str]:
-        """Return what prints the id of an image that is here, its digest, and those under which it was fetched."""
-        words = "{{.Id}} {{.Digest}}{{range .RepoDigests}} {{.}}{{end}}"
+        """Return what prints the id of an image that is here, its size in bytes, its digest, and those under which it
+        was fetched."""
+        words = "{{.Id}} {{.Size}} {{.Digest}}{{range .RepoDigests}} {{.}}{{end}}"
         return [*self.base, "image", "inspect", "--format", words, image]
+
+    def remove_image(self, image: str) -> list[str]:
+        """Return what forgets an image; refused while a container is made of it, and one that is gone is success."""
+        return [*self.base, "rmi", "--ignore", image]
 
     def first_process(self, name: str) -> list[str]:
         """Return what prints the number of a container's first process, as the host counts."""

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.containers.boxes import LONGEST_PULL_S, LeaseContainers
+from nodeagent.containers.cache import ImageCache
 from nodeagent.containers.layouts import find_in_layout
 from nodeagent.containers.words import ImageRefusedError, refusal_of
 from nodeagent.protocol.images import DIGEST, ImageReference, image_of
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.runtimes.base import Key
+from nodeagent.runtimes.names import stem_of
 from nodeagent.workloads.entry import EntryRefusedError
 
 log = logging.getLogger(__name__)
@@ -35,10 +37,11 @@ _LAYER: Final = b"Copying blob "
 
 @dataclass(frozen=True, slots=True)
 class PulledImage:
-    """An image that is on the node: by what Podman runs it, and its digest ("" where it never had one)."""
+    """An image that is on the node: by what Podman runs it, its digest ("" where it never had one), and its size."""
 
     id: str
     digest: str
+    size_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -61,10 +64,18 @@ class ImagePulls:
     """The images that leases of this node wait for."""
 
     def __init__(
-        self, containers: LeaseContainers | None, folder: Path | None, done: Callable[[], None]
+        self,
+        containers: LeaseContainers | None,
+        folder: Path | None,
+        done: Callable[[], None],
+        cache: ImageCache | None = None,
     ) -> None:
-        """``containers`` None: there are none on this host. ``done`` is called in the loop when a pull has ended."""
+        """``containers`` None: there are none on this host. ``done`` is called in the loop when a pull has ended.
+
+        ``cache`` is told of every image that is used.
+        """
         self._containers = containers
+        self._cache = cache
         self._folder = folder
         self._done = done
         self._pulls: dict[Key, Pull] = {}
@@ -115,7 +126,10 @@ class ImagePulls:
                     await turn.enter_async_context(self._room)
                 pull.is_begun = True
                 async with asyncio.timeout(LONGEST_PULL_S):
-                    pull.image = await self._get(containers, record, image, pull)
+                    pull.image = found = await self._get(containers, record, image, pull)
+            if self._cache is not None:
+                store = containers.store_of(record.user)
+                self._cache.note(store, record.image, found.id, found.digest, found.size_bytes)
         except TimeoutError:
             late = "it was not there after {} minutes", LONGEST_PULL_S
             if not pull.is_begun:
@@ -147,18 +161,19 @@ class ImagePulls:
         words = (await _said(containers, record, podman.inspect(name), pull)).split()
         if not words:
             raise ImageRefusedError("image", "Podman does not say what it has fetched")
-        digests = [one.rpartition("@")[2] for one in words[1:]]
+        size_bytes = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
+        digests = [one.rpartition("@")[2] for one in words[2:]]
         digest = next((one for one in digests if DIGEST.fullmatch(one)), "")
         # A registry's own digest may be that of a list of images for several kinds of machine: Podman checks that one.
         must_be = wanted if image.is_local or (image.is_layout and is_exact) else ""
         if must_be and must_be not in digests:
             raise ImageRefusedError("image_digest", f"the image here is {digest or 'without a digest'}")
-        return PulledImage(words[0], wanted or digest)
+        return PulledImage(words[0], wanted or digest, size_bytes)
 
 
 async def _said(containers: LeaseContainers, record: LeaseRecord, words: list[str], pull: Pull) -> str:
     """Run a command of Podman and return what it said; raises ImageRefusedError, EntryRefusedError or OSError."""
-    command = await asyncio.to_thread(containers.engine, record, words)
+    command = await asyncio.to_thread(containers.engine, record.user, stem_of(record.key), words)
     process = await asyncio.create_subprocess_exec(
         *command.words,
         env=dict(command.env),

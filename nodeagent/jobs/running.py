@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.containers.boxes import IMAGE_UNIT, LeaseContainers, remove_container
+from nodeagent.containers.cache import ImageCache
 from nodeagent.containers.pulling import ImagePulls, Pull, PulledImage
 from nodeagent.jobs.folder import JobFolder, RunningJob, job_folders
 from nodeagent.jobs.spec import LOAD, container_spec, input_of
@@ -58,10 +59,12 @@ class NodeJobs:
         *,
         containers: LeaseContainers | None = None,
         images: Path | None = None,
+        cache: ImageCache | None = None,
     ) -> None:
         """``root`` is the folder of jobs, ``wake`` lets the worker look after what changed here.
 
-        ``containers`` runs jobs in images (None: it cannot be done here), ``images`` is a folder of OCI layouts.
+        ``containers`` runs jobs in images (None: it cannot be done here), ``images`` is a folder of OCI layouts,
+        ``cache`` keeps what was fetched within its limit.
         """
         self._root = root
         self._entry = entry
@@ -73,7 +76,8 @@ class NodeJobs:
         self._ending: set[Key] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._containers = containers
-        self._pulls = ImagePulls(containers, images, self._pulled)
+        self._cache = cache
+        self._pulls = ImagePulls(containers, images, self._pulled, cache)
         self._told_at: dict[Key, int] = {}
         # Podman may take its time; jobs begin and end on other threads.
         self._threads = ThreadPoolExecutor(2, "containers")
@@ -138,6 +142,8 @@ class NodeJobs:
         self._pulls.forget(over)
         for key in over:
             self._told_at.pop(key, None)
+        if self._cache is not None and self._cache.is_too_full:
+            self._later(self._cache.tidy())
 
     # Images
 

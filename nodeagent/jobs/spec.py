@@ -46,7 +46,7 @@ def container_spec(
     return {
         "words": [*own, *order.words],
         "own": len(own),
-        "env": containers.engine_env(record),
+        "env": containers.engine_env(record.user),
         "inside": inside,
         "workdir": within(box.home, order.workdir),
     }

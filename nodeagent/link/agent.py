@@ -16,11 +16,12 @@ from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
-from nodeagent.link.session import PortalSession
+from nodeagent.link.session import ImageNews, PortalSession
 from nodeagent.protocol.messages import (
     ARTIFACTS,
     CONTAINERS,
     FEATURES,
+    IMAGES,
     JOBS,
     JOBS_FOLLOW,
     MAX_FRAME_BYTES,
@@ -49,7 +50,10 @@ class StreamService(Protocol):
 
 
 class Agent:
-    """One node's agent. ``run`` ends only when cancelled or when enrolment is refused for good."""
+    """One node's agent, with ``images`` where it runs jobs in containers.
+
+    ``run`` ends only when cancelled or when enrolment is refused for good.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Agent:
         host: HostFacts | None = None,
         streams: StreamService | None = None,
         jobs: StreamService | None = None,
-        has_containers: bool = False,
+        images: ImageNews | None = None,
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -78,7 +82,8 @@ class Agent:
             *([STREAMS] if streams else ()),
             *([JOBS, ARTIFACTS, JOBS_FOLLOW] if jobs else ()),
         )
-        self._features += (CONTAINERS,) if has_containers else ()
+        self._images = images
+        self._features += (CONTAINERS, IMAGES) if images is not None else ()
         self._failures = 0
 
     async def run(self) -> None:
@@ -121,6 +126,7 @@ class Agent:
                     self._clock,
                     self._host,
                     self._features,
+                    self._images,
                 )
                 welcome = await session.greet()
                 for service in self._services:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from nodeagent import __version__
 from nodeagent.drivers.base import Driver
@@ -21,6 +21,7 @@ from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import (
     FEATURES,
     HEALTH_SLICES,
+    IMAGES,
     Ack,
     Challenge,
     Desired,
@@ -30,6 +31,7 @@ from nodeagent.protocol.messages import (
     Hello,
     KeyStored,
     Message,
+    NodeImages,
     Refused,
     Report,
     Rotate,
@@ -45,6 +47,16 @@ RESEND_AFTER_S = 5.0
 JOB_BEGINS_NS = NS // 10
 
 
+class ImageNews(Protocol):
+    """The images of this node; ``changed`` is set whenever the portal should be told anew."""
+
+    changed: asyncio.Event
+
+    def told(self, epoch: int) -> NodeImages:
+        """Return what the portal is told."""
+        ...
+
+
 class PortalSession:
     """Talks on one socket until it closes. Bad frames are logged and left alone; nothing here ends work."""
 
@@ -57,7 +69,9 @@ class PortalSession:
         clock: Callable[[], int],
         host: HostFacts,
         features: tuple[str, ...] = FEATURES,
+        images: ImageNews | None = None,
     ) -> None:
+        self._images = images
         self._features = features
         self._socket = socket
         self._enrolment = enrolment
@@ -103,6 +117,8 @@ class PortalSession:
             self._beat(),
             self._sample(),
         ]
+        if self._images is not None and IMAGES in self.welcome.features:
+            jobs.append(self._tell_images(self._images))
         tasks = [loop.create_task(job) for job in jobs]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -223,6 +239,12 @@ class PortalSession:
         if HEALTH_SLICES in self.welcome.features:
             return facts
         return tuple(replace(fact, starts=None) for fact in facts)
+
+    async def _tell_images(self, images: ImageNews) -> None:
+        images.changed.set()
+        while await images.changed.wait():
+            images.changed.clear()
+            await self._send(images.told(self.welcome.epoch))
 
     async def _beat(self) -> None:
         while True:

@@ -52,6 +52,8 @@ TEXT: Final[dict[str, int]] = {
     "Challenge.nonce": 64,
     "Rotate.nonce": 64,
     "OpenApp.command": 1000,
+    "ImageFact.name": 300,
+    "holder": 150,
     "ArtifactPiece.path": 300,
     "ArtifactPiece.sha256": 64,
 }
@@ -105,6 +107,9 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "exit": (0, 255),
     "signal": (1, 128),
     "peak_mib": (0, 2**31 - 1),
+    "size_mib": (0, 2**31 - 1),
+    "used_mib": (0, 2**31 - 1),
+    "limit_mib": (1, 2**31 - 1),
     "port": (0, 65_535),
     "ArtifactPiece.size": (0, 2**50),
 }

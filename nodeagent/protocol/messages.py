@@ -26,6 +26,8 @@ JOBS = "jobs"
 ARTIFACTS = "artifacts"
 # Named by agents that run jobs in containers as well.
 CONTAINERS = "containers"
+# Named by agents that tell which images they keep, and by portals that want to know.
+IMAGES = "images"
 # Named by agents that run one job after another in a lease.
 JOBS_FOLLOW = "jobs_follow"
 
@@ -408,6 +410,33 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFact:
+    """An image that jobs brought to the node: its name, the last of several, its digest ("" for none) and its size.
+
+    ``holder`` is the account whose jobs find it there, "" for everybody's.
+    """
+
+    name: str
+    digest: str
+    size_mib: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeImages:
+    """The images of a node, those used last first, and what all of them take together.
+
+    ``limit_mib`` is what they may take, None is no limit. Sent after the welcome and whenever one has come, was used
+    or went, only to portals that welcome the feature "images".
+    """
+
+    epoch: int
+    images: tuple[ImageFact, ...]
+    used_mib: int
+    limit_mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The report with this ``seq`` is stored; leases it called gone may be forgotten."""
 
@@ -448,6 +477,7 @@ Message = (
     | Report
     | Samples
     | Heartbeat
+    | NodeImages
     | Ack
     | Rotate
     | NewKey

@@ -18,6 +18,7 @@ from django.conf import settings
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
     HEALTH_SLICES,
+    IMAGES,
     STREAMS,
     Ack,
     Challenge,
@@ -26,6 +27,7 @@ from nodeagent.protocol.messages import (
     KeyStored,
     Message,
     NewKey,
+    NodeImages,
     Refused,
     Report,
     Samples,
@@ -45,11 +47,12 @@ from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.common.failpoints import failpoint
 from portal.common.live import NODES, hub
+from portal.fleet.images import store_images
 from portal.telemetry.ingest import accept_samples
 
 log = logging.getLogger(__name__)
 # Of what agents may leave out for older portals, what this one takes.
-TAKEN = (HEALTH_SLICES,)
+TAKEN = (HEALTH_SLICES, IMAGES)
 HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
@@ -160,6 +163,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         elif isinstance(message, Heartbeat):
             self._check_epoch(self.who, message.epoch)
             await self._heard(self.who)
+        elif isinstance(message, NodeImages):
+            self._check_epoch(self.who, message.epoch)
+            await self._store_images(self.who, message)
         elif isinstance(message, NewKey):
             await self._store_key(self.who, message)
         else:
@@ -266,6 +272,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         rotate = self.wish.ask(at=time.monotonic())
         if rotate is not None:
             await self._send(rotate)
+
+    async def _store_images(self, who: Admitted, told: NodeImages) -> None:
+        await in_database(lambda: store_images(who.node_id, told))
 
     async def _store_key(self, who: Admitted, offer: NewKey) -> None:
         nonce = self.wish.answered()

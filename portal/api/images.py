@@ -11,8 +11,9 @@ from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Text
 from portal.api.representations import Row
-from portal.api.responses_jobs import ImagesAnswer
+from portal.api.responses_jobs import ImagesAnswer, ImagesHereAnswer
 from portal.common.clock import db_now
+from portal.fleet.images import images_here
 from portal.jobs.images import MOST_NAMES, allowed_images, may_edit_images, store_allowed_images
 from portal.teams.models import Team
 from portal.teams.selectors import Rights, visible_team
@@ -24,6 +25,27 @@ class ImagesBody(Body):
     """The whole list of a team; it replaces the one that is there."""
 
     images = serializers.ListField(child=Text(most=MOST_REFERENCE), max_length=MOST_NAMES)
+
+
+class ImagesHere(Endpoint):
+    """The images that one's own jobs find on nodes."""
+
+    @call("List images on nodes", answer=ImagesHereAnswer, tag="jobs")
+    def get(self, request: Request) -> Response:
+        """List the images that your jobs find on nodes, which so need not be fetched, as the agents said last.
+
+        Holders keep their images apart: those of others are not among them.
+        """
+        rows = [
+            {
+                "image": one.name,
+                "digest": one.digest or None,
+                "size_mib": one.size_mib,
+                "nodes": list(one.nodes),
+            }
+            for one in images_here(self.rights.user)
+        ]
+        return Response({"images": rows})
 
 
 class TeamImages(Endpoint):

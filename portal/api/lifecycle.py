@@ -210,5 +210,7 @@ def life_row(node: Node, *, now: datetime) -> Row:
         "agent_version": node.agent_version,
         "runtime": node.runtime or None,
         "features": list(node.features),
+        "images_mib": node.images_mib,
+        "image_limit_mib": node.image_limit_mib,
         "leases": len(standing_on(node)),
     }

@@ -117,6 +117,21 @@ class ImagesAnswer(ResponseShape):
     can_change = s.BooleanField()
 
 
+class ImageOnNodes(ResponseShape):
+    """An image that jobs find without a fetch."""
+
+    image = s.CharField(help_text="As a job asked for it last.")
+    digest = s.CharField(allow_null=True)
+    size_mib = s.IntegerField()
+    nodes = s.ListField(child=s.CharField())
+
+
+class ImagesHereAnswer(ResponseShape):
+    """The images that your jobs find on nodes."""
+
+    images = ImageOnNodes(many=True)
+
+
 class SecretAnswer(ResponseShape):
     """A secret without its value."""
 

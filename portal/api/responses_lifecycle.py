@@ -38,6 +38,12 @@ class LifeAnswer(ResponseShape):
     features = s.ListField(
         child=s.CharField(), help_text="What its agent understands beside version 1 of the protocol."
     )
+    images_mib = s.IntegerField(
+        allow_null=True, help_text="What images of jobs take there; null: its agent does not say."
+    )
+    image_limit_mib = s.IntegerField(
+        allow_null=True, help_text="What they may take; null: no limit is known."
+    )
     leases = s.IntegerField(help_text="Leases that a new enrolment would touch.")
 
 

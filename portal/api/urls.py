@@ -116,6 +116,7 @@ v1: list[URLPattern | URLResolver] = [
     path("requests/<str:uid>/approve/", requests.Approve.as_view(), name="approve"),
     path("requests/<str:uid>/reject/", requests.Reject.as_view(), name="reject"),
     path("jobs/", jobs.JobsEndpoint.as_view(), name="jobs"),
+    path("jobs/images/", images.ImagesHere.as_view(), name="job-images"),
     path("jobs/<str:uid>/", jobs.OneJob.as_view(), name="job"),
     path("jobs/<str:uid>/cancel/", jobs.CancelJob.as_view(), name="cancel-job"),
     path("jobs/<str:uid>/retry/", jobs.RetryJob.as_view(), name="retry-job"),

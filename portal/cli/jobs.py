@@ -122,6 +122,24 @@ def jobs(
 
 
 @guarded
+def images(as_json: Json = False) -> None:
+    """List the images that your jobs find on nodes: they are not fetched there again."""
+    with api() as portal:
+        found = portal.get("jobs/images/")["images"]
+    cells = [
+        (
+            one["image"],
+            formatting.memory(one["size_mib"]),
+            ", ".join(one["nodes"]),
+            (one["digest"] or "")[:19],
+        )
+        for one in found
+    ]
+    columns = ("IMAGE", "SIZE", "ON", "DIGEST")
+    output.listing(found, columns, cells, empty="None of your images is on a node.", as_json=as_json)
+
+
+@guarded
 def logs(
     name: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,

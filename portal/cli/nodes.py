@@ -200,8 +200,14 @@ def _life(found: Any) -> tuple[tuple[str, str], ...]:
         ("key", "none" if age is None else f"{formatting.span(age)} old"),
         *((("new key asked for", formatting.when(asked)),) if asked else ()),
         *((("key can change", "no: the agent is too old"),) if not found["can_change_key"] and age else ()),
+        *((("images", _images(found)),) if found["images_mib"] is not None else ()),
         ("leases there", str(found["leases"])),
     )
+
+
+def _images(found: Any) -> str:
+    taken, limit = formatting.memory(found["images_mib"]), found["image_limit_mib"]
+    return taken if limit is None else f"{taken} of {formatting.memory(limit)}"
 
 
 def _show(found: Any, as_json: bool) -> None:

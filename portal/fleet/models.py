@@ -107,7 +107,8 @@ class Node(models.Model):
     ``rotate_asked_at`` is set while a new key is wanted. ``runtime`` is how its agent lets holders in (""
     unknown), ``features`` what its agent understands beside version 1 of the protocol. ``ahead_at`` is set while its
     agent has seen a later state than this database and carries leases that are not known here
-    (``unknown_leases``): until an operator accepts that they end, the agent is told nothing.
+    (``unknown_leases``): until an operator accepts that they end, the agent is told nothing. ``images_mib`` is what
+    images of jobs take there (None: its agent does not say), ``image_limit_mib`` what they may take (None: all).
     """
 
     name = models.SlugField(max_length=60, unique=True)
@@ -144,6 +145,8 @@ class Node(models.Model):
     features = ArrayField(models.CharField(max_length=40), default=list, blank=True)
     ahead_at = models.DateTimeField(null=True, blank=True)
     unknown_leases = ArrayField(models.CharField(max_length=64), default=list, blank=True)
+    images_mib = models.PositiveBigIntegerField(null=True, blank=True)
+    image_limit_mib = models.PositiveBigIntegerField(null=True, blank=True)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
@@ -163,6 +166,31 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class NodeImage(models.Model):
+    """An image that jobs brought to a node, as its agent said last.
+
+    ``holder`` is the account whose jobs find it there, "" for everybody's; ``digest`` is "" for one that has none.
+    """
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="images", db_index=False)
+    holder = models.CharField(max_length=150, blank=True)
+    name = models.CharField(max_length=300)
+    digest = models.CharField(max_length=200, blank=True)
+    size_mib = models.PositiveIntegerField()
+
+    class Meta:
+        ordering = ["node", "name"]
+        indexes = [models.Index(fields=["holder", "node"], name="image_by_holder")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node", "holder", "name", "digest"], name="image_once_for_a_holder"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.node_id}"
 
 
 class NodeSleep(models.Model):

@@ -12,13 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.containers.cache import ImageCache
 from nodeagent.host.clock import boot_clock
 from nodeagent.link.address import address_of
 from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
 from nodeagent.link.identity import Identity, StateError, lock_state
 from nodeagent.protocol.boards import device_facts
-from nodeagent.protocol.messages import Desired, DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
+from nodeagent.protocol.messages import (
+    Desired,
+    DesiredSlot,
+    HealthFact,
+    Heartbeat,
+    NodeImages,
+    Refused,
+    Report,
+    Samples,
+)
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
@@ -122,6 +132,28 @@ async def test_places_of_a_fault_are_told_only_to_a_portal_that_takes_them(
 
     assert "health_slices" in portal.hellos[0].features
     assert report.health == (replace(fault, starts=starts),)
+
+
+@pytest.mark.parametrize("features", [(), ("images",)])
+async def test_images_are_told_only_to_a_portal_that_takes_them_and_again_when_they_change(
+    portal, tmp_path, features
+):
+    portal.features = features
+    agent = build(tmp_path, 0)
+    cache = ImageCache(tmp_path / "images.json", 9, tuple, lambda _image: None)
+    agent._images, agent._features = cache, (*agent._features, "images")
+    async with listening(portal) as port:
+        agent._address = address_of(f"ws://127.0.0.1:{port}")
+        async with running(agent):
+            if features:
+                assert (await portal.kind(NodeImages)).images == ()
+            cache.note("", "oci:a:1", "id", "", 1 << 20)
+            await portal.kind(Samples)
+            if features:
+                await portal.until(lambda m: isinstance(m, NodeImages) and m.images)
+
+    assert "images" in portal.hellos[0].features
+    assert any(isinstance(m, NodeImages) for m in portal.heard) == bool(features)
 
 
 async def test_samples_and_heartbeats_flow(portal, tmp_path):

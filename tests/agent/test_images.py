@@ -14,6 +14,7 @@ import pytest
 from nodeagent.commands.check import container_words
 from nodeagent.containers import boxes, pulling
 from nodeagent.containers.boxes import PlayedContainers, UnitContainers, container_name, remove_container
+from nodeagent.containers.cache import ImageCache
 from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.layouts import find_in_layout
 from nodeagent.containers.podman import ContainerBox, Podman, find_podman
@@ -21,6 +22,7 @@ from nodeagent.containers.pulling import ImagePulls
 from nodeagent.containers.words import ImageRefusedError, refusal_of
 from nodeagent.host.accounts import Account
 from nodeagent.host.shell import Done
+from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.images import image_of
 from nodeagent.protocol.jobs import JobOrder, order_of
 from nodeagent.reconcile.lease_records import NS, new_record
@@ -39,8 +41,8 @@ while [ $# -gt 0 ]; do
       while [ ! -e HERE/go ]; do sleep 0.01; done
       [ -s HERE/go ] && { cat HERE/go >&2; exit 125; }
       echo image-id; exit 0;;
-    inspect) echo "image-id DIGEST x@DIGEST"; exit 0;;
-    rm) exit 0;;
+    inspect) echo "image-id 3145729 DIGEST x@DIGEST"; exit 0;;
+    rm|rmi) exit 0;;
     --env-file=*) while IFS= read -r line; do export "$line"; done <"${1#*=}";;
     image-id) shift; exec "$@";;
   esac
@@ -180,7 +182,7 @@ def test_holder_of_a_unit_runs_their_own_podman_and_pulls_without_devices():
     record = new_record(job("l", "true", image="oci:a:1"), 0)
     record.entrance = {"cdi": "berth.local/lease=l"}
 
-    pull = list(containers.engine(record, ["podman", "pull", "x"]).words)
+    pull = list(containers.engine("ada", "l-1", ["podman", "pull", "x"]).words)
 
     assert pull[-3:] == ["podman", "pull", "x"]
     assert {"--uid=ada", "--property=DevicePolicy=closed", "--setenv=HOME=/home/ada"} <= set(pull)
@@ -228,6 +230,7 @@ def node(tmp_path: Path) -> Node:
     node.state.mkdir()
     podman = Podman((4, 3, 1), str(program), "runc", is_root=os.geteuid() == 0)
     node.containers = lambda entry: PlayedContainers(podman, entry, node.reconciler.notice_of)
+    node.limit_mib = 1
     node.go = lambda text="": (tmp_path / "go").write_text(text)
     return node
 
@@ -283,6 +286,56 @@ async def test_time_goes_on_from_where_the_image_is_there(node):
         assert abs(record.deadline - record.ready_at - left) < NS
 
 
+async def test_images_beyond_the_limit_go_by_last_use_and_never_one_that_is_used_or_made_here(tmp_path):
+    removed, refuses = [], set()
+    using = new_record(job("l", "true", image="oci:used:1"), 0)
+
+    async def remove(image):
+        removed.append(image.names[-1])
+        return image.id not in refuses
+
+    def life(limit_mib: int) -> ImageCache:
+        return ImageCache(tmp_path / "images.json", limit_mib, lambda: [using], remove)
+
+    cache = life(100)
+    for at, name in enumerate(("oci:used:1", "localhost/mine:1", "a.b/stuck:1", "a.b/old:1", "a.b/new:1")):
+        cache.note("ada", name, f"id-{at}", DIGEST, 30 << 20)
+    refuses.add("id-2")
+    cache.note("ada", "a.b/old:again", "id-3", DIGEST, 30 << 20)  # the same image, by another name
+    await life(0).tidy()
+    assert (removed, cache.used_mib) == ([], 150)
+
+    await life(100).tidy()  # the next agent knows what the one before has fetched
+    assert removed == ["a.b/stuck:1", "a.b/new:1", "a.b/old:again"]
+    told = life(100).told(7)
+    assert [one.name for one in told.images] == ["a.b/stuck:1", "localhost/mine:1", "oci:used:1"]
+    assert (told.used_mib, told.limit_mib, told.images[0].holder, told.images[0].size_mib) == (
+        90,
+        100,
+        "ada",
+        30,
+    )
+    assert decode(encode(told)) == told
+    (tmp_path / "images.json").write_text("[{}]")
+    assert life(100).told(7).images == ()
+
+
+async def test_image_of_a_job_is_noted_and_goes_when_its_lease_has_gone(node, tmp_path):
+    node.go()
+    async with node.alive():
+        cache = node.jobs._cache
+        node.desire(wanted("sleep", "30"))
+        await node.until(A, "running")
+        assert [(one.name, one.holder, one.size_mib) for one in cache.told(1).images] == [
+            ("registry.example/a:1", "", 4)
+        ]
+        node.desire()
+        async with asyncio.timeout(20):
+            while cache.told(1).images:
+                await node.pause()
+    assert cache.used_mib == 0
+
+
 async def test_node_without_podman_says_so(node):
     node.containers = None
     async with node.alive():
@@ -308,9 +361,9 @@ class SlowContainers:
         self.podman = Podman((4, 9, 0), "podman", "crun", is_root=False)
         self.stopped: list[str] = []
 
-    def engine(self, record, words):
+    def engine(self, user, why, words):
         words = ["sh", "-c", "echo Copying blob x; exec sleep 3600"]
-        return HolderCommand(words, {"PATH": "/usr/bin:/bin"}, "/", None, None, f"u-{record.lease}")
+        return HolderCommand(words, {"PATH": "/usr/bin:/bin"}, "/", None, None, f"u-{why}")
 
     def stop(self, unit):
         self.stopped.append(unit)
@@ -332,7 +385,7 @@ async def test_pull_that_nobody_waits_for_is_ended_with_its_unit(tmp_path):
     pulls.forget([record.key])
     await asyncio.gather(task, return_exceptions=True)
 
-    assert containers.stopped == ["u-a"]
+    assert containers.stopped == ["u-a-1"]
 
 
 def test_removal_of_a_container_that_hangs_is_ended(monkeypatch):
@@ -341,7 +394,7 @@ def test_removal_of_a_container_that_hangs_is_ended(monkeypatch):
 
     remove_container(containers, waiting_for_image("a"))
 
-    assert containers.stopped == ["u-a"]
+    assert containers.stopped == ["u-a-1"]
 
 
 def test_unit_of_a_pull_is_bound_and_ended_by_its_name():
@@ -351,7 +404,7 @@ def test_unit_of_a_pull_is_bound_and_ended_by_its_name():
     podman = Podman((4, 9, 0), "podman", "crun", is_root=False)
     containers = UnitContainers(podman, lambda _user: ada, shell)
 
-    command = containers.engine(waiting_for_image("a"), ["podman"])
+    command = containers.engine("ada", "a-1", ["podman"])
     containers.stop(command.unit)
 
     assert {"--property=MemoryMax=4G", "--property=TasksMax=1024", f"--unit={command.unit}"} <= set(

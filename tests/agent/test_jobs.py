@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.containers.boxes import LeaseContainers
+from nodeagent.containers.cache import ImageCache, remover
 from nodeagent.host.clock import boot_clock
 from nodeagent.jobs import runner, spec
 from nodeagent.jobs.folder import JobFolder, job_folders
@@ -52,6 +53,7 @@ class Node:
         self.revision = 0
         self.containers: Callable[[PlayedEntry], LeaseContainers] | None = None
         self.images: Path | None = None
+        self.limit_mib = 0
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[Node]:
@@ -60,9 +62,14 @@ class Node:
         worker = Worker(self.reconciler, driver, boot_clock)
         entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock)
         self.worker, self.entry = worker, entry
+        containers = self.containers(entry) if self.containers else None
+        cache = None
+        if containers is not None:
+            records, file = self.reconciler.lease_records.values, self.state / "images.json"
+            cache = ImageCache(file, self.limit_mib, records, remover(containers))
         self.jobs = NodeJobs(
             self.state / "jobs", entry, self.reconciler, boot_clock, worker.poke,
-            containers=self.containers(entry) if self.containers else None, images=self.images,
+            containers=containers, images=self.images, cache=cache,
         )  # fmt: skip
         worker.listeners.append(self.jobs.look)
         tasks = [asyncio.create_task(worker.run()), asyncio.create_task(self.jobs.run())]

@@ -11,11 +11,11 @@ import pytest
 
 from nodeagent.protocol import failpoints
 from nodeagent.protocol.codec import encode
-from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report, Samples
+from nodeagent.protocol.messages import Heartbeat, ImageFact, LeaseReport, NodeImages, Report, Samples
 from portal.agents import admission, consumers
 from portal.agents.handshake import Handshake, UnprovenSockets
 from portal.agents.services import create_enrol_token
-from portal.fleet.models import Device, Node
+from portal.fleet.models import Device, Node, NodeImage
 from portal.leases.models import Lease
 from tests.agents.test_enrolment import Key
 from tests.portal.builders import World
@@ -223,10 +223,14 @@ async def test_a_node_is_online_once_its_agent_speaks_after_the_welcome(world: W
         await talk.hear()
         welcomed = await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at)
         await talk.say(encode(Heartbeat(epoch=1, boot_id="boot-1", revision=0)))
+        await talk.say(encode(NodeImages(1, (ImageFact("oci:a:1", "", 7, ""),), 7, 9)))
         await talk.say(encode(Report(1, "boot-1", 1, 0, (), ())))
         await talk.hear()
 
     assert welcomed is None
+    assert await rows(lambda: list(NodeImage.objects.values_list("node__name", "name"))) == [
+        ("gpu-09", "oci:a:1")
+    ]
     assert await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at) is not None
 
 
@@ -235,6 +239,7 @@ async def test_frames_of_another_epoch_are_refused_at_the_door(world: World) -> 
         Heartbeat(9, "boot-1", 1),
         Samples(9, "boot-1", 1, (), ()),
         Report(9, "boot-1", 1, 0, (), ()),
+        NodeImages(9, (), 0, None),
     ):
         async with Talk("/agent/v1") as talk:
             await Agent(talk, Key()).enrol(world, "gpu-01")

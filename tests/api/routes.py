@@ -226,6 +226,7 @@ ROUTES = (
     Route("POST", "requests/{awaiting}/reject/", "approver", {"note": "no"}, 200, True),
     Route("GET", "jobs/"),
     Route("POST", "jobs/", body={"job": {"command": "true", "resources": "h100-1g-10gb"}}, status=201),
+    Route("GET", "jobs/images/"),
     Route("GET", "jobs/{job}/", is_foreign=True),
     Route("GET", "jobs/{job}/log/", is_foreign=True),
     Route("GET", "jobs/{printed_job}/log/raw/", is_foreign=True),

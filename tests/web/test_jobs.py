@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from nodeagent.protocol.jobs import LOG, OutputPiece
+from nodeagent.protocol.messages import ImageFact, NodeImages
+from portal.fleet.images import store_images
+from portal.fleet.models import Node, NodeImage
 from portal.jobs.logs import store_piece
 from portal.jobs.models import Job
 from tests.jobs.test_jobs import JobReport, desk, hand_in, says, started  # noqa: F401
@@ -45,6 +48,27 @@ def test_job_is_run_from_the_form_and_shown(world: World, signed_in: Any) -> Non
     assert (job.spec["command"], job.time_s) == ("python train.py", 7200)
     assert "It has not begun" in bob.get(made["Location"]).content.decode()
     assert job.uid in bob.get("/jobs/").content.decode()
+
+
+def test_images_of_nodes_are_shown_to_whose_jobs_find_them(world: World, signed_in: Any) -> None:
+    node = Node.objects.get(name="gpu-01")
+    facts = (ImageFact("oci:lab/torch:2", "", 2048, "bob"), ImageFact("a.b/x:1", "sha256:1", 5, "charlie"))
+    store_images(node.pk, NodeImages(node.epoch, facts, 2053, 4096))
+    store_images(node.pk, NodeImages(node.epoch + 1, (), 0, None))  # of an enrolment that is over
+
+    page, operator = (
+        signed_in("bob").get("/jobs/").content.decode(),
+        signed_in("operator").get("/cluster/gpu-01/"),
+    )
+
+    assert "oci:lab/torch:2" in page
+    assert "2 GiB" in page
+    assert "a.b/x:1" not in page
+    theirs = signed_in("charlie").get("/api/v1/jobs/images/").json()["images"]
+    assert theirs == [{"image": "a.b/x:1", "digest": "sha256:1", "size_mib": 5, "nodes": ["gpu-01"]}]
+    assert "2 GiB of 4 GiB" in operator.content.decode()
+    store_images(node.pk, NodeImages(node.epoch, (), 0, None))
+    assert not NodeImage.objects.exists()
 
 
 def test_what_was_chosen_on_the_form_for_gpu_time_comes_along(world: World, signed_in: Any) -> None:

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from nodeagent.protocol.images import MOST_REFERENCE
 from portal.catalog.models import Flavor
+from portal.fleet.images import images_here
 from portal.teams.models import Role
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.figures import parse_duration
@@ -62,12 +63,19 @@ class JobForm(forms.Form):
         required=False,
         help_text=_("A container to run it in, like oci:pytorch:2.9. Empty: the node's own programs."),
         widget=forms.TextInput(
-            {"class": "form-control", "spellcheck": "false", "autocapitalize": "none", "autocomplete": "off"}
+            {
+                "class": "form-control",
+                "spellcheck": "false",
+                "autocapitalize": "none",
+                "autocomplete": "off",
+                "list": "images-here",
+            }
         ),
     )
 
     def __init__(self, *args: Any, rights: Rights, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.images = images_here(rights.user)
         offered = Flavor.objects.filter(is_active=True).order_by("name")
         teams = visible_teams(rights, Role.RESEARCHER, Role.ADMIN).order_by("name")
         self.fields["gpu"].choices = [(one.slug, one.name) for one in offered]  # type: ignore[attr-defined]

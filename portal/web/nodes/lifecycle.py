@@ -43,6 +43,7 @@ class LifeFacts:
     key_asked_at: datetime | None
     can_rotate: bool
     runtime: str
+    images: str
 
 
 def drain_text(node: Node, *, now: datetime) -> str:
@@ -67,7 +68,18 @@ def life_facts(node: Node, *, now: datetime) -> LifeFacts:
         key_asked_at=node.rotate_asked_at,
         can_rotate=can_rotate(node),
         runtime=node.runtime,
+        images=_images_text(node),
     )
+
+
+def _images_text(node: Node) -> str:
+    """Return what images of jobs take on a node, "" where its agent does not say."""
+    if node.images_mib is None:
+        return ""
+    if node.image_limit_mib is None:
+        return memory(node.images_mib) or ""
+    sizes = {"taken": memory(node.images_mib), "limit": memory(node.image_limit_mib)}
+    return _("%(taken)s of %(limit)s") % sizes
 
 
 @dataclass(frozen=True, slots=True)
