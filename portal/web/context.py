@@ -26,7 +26,7 @@ RANK = (Role.OPERATOR, Role.FINANCE, Role.ADMIN, Role.APPROVER, Role.RESEARCHER)
 
 @dataclass(frozen=True)
 class NavigationEntry:
-    """One entry of the navigation; ``prefix`` is the part of the address that lights it up."""
+    """One entry of the navigation; the pages in ``also`` light it up too."""
 
     name: str
     label: Any
@@ -34,7 +34,7 @@ class NavigationEntry:
     short: Any = ""
     section: Any = ""
     badge: int | None = None
-    also: str = ""
+    also: tuple[str, ...] = ()
 
 
 def page(request: HttpRequest) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def _common(request: HttpRequest) -> list[NavigationEntry]:
         )
     elif decides:
         entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
-    entries.append(NavigationEntry("leases", _("Leases"), "list-details", also="requests"))
+    entries.append(NavigationEntry("leases", _("Leases"), "list-details", also=("requests", "jobs")))
     entries.append(NavigationEntry("cluster", _("Cluster"), "layout-grid"))
-    entries.append(NavigationEntry("calendar", _("Calendar"), "calendar", also="reservations"))
+    entries.append(NavigationEntry("calendar", _("Calendar"), "calendar", also=("reservations",)))
     if asks and decides:
         entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
     entries.append(NavigationEntry("teams", _("Teams"), "users"))
@@ -106,7 +106,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))
         entries.append(NavigationEntry("flavors", _("Flavors"), "cpu", section=_("Operations")))
         entries.append(
-            NavigationEntry("policies", _("Policies"), "adjustments", section=_("Operations"), also="cohorts")
+            NavigationEntry("policies", _("Policies"), "adjustments", section=_("Operations"), also=("cohorts",))
         )
         entries.append(NavigationEntry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
         entries.append(NavigationEntry("audit", _("Audit"), "history", section=_("Operations")))
@@ -116,7 +116,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
 def _shown(entry: NavigationEntry, path: str) -> dict[str, Any] | None:
     try:
         url = reverse(f"web:{entry.name}")
-        others = [reverse(f"web:{entry.also}")] if entry.also else []
+        others = [reverse(f"web:{name}") for name in entry.also]
     except NoReverseMatch:
         return None
     new = reverse("web:request_new")

@@ -134,7 +134,7 @@ def test_finance_sees_the_month_by_team_and_what_stands_in_the_way_of_closing(
     assert text.index(">Vision</a>") < text.index(">Language</a>")
     assert "One team that spends has no cost centre" in text
     assert '"/teams/vision/"' in text.split("has no cost centre")[1].split("has used")[0]
-    assert "Vision has used 180 % of its budget" in text
+    assert "Vision, its teams included, has used 180 % of its budget" in text
     assert "No forecast yet" in text
 
 

@@ -156,12 +156,18 @@ def _exceptions(month: MonthSoFar, teams: list[Team], now: datetime) -> Iterator
             "warn", "building", reverse("web:team", args=[bare[0].slug]), _("Open"),
         )  # fmt: skip
     budgets = monthly_amounts(below, now)
+    parents = {team.parent_id for team in teams}
     for team in teams:
         budget = budgets.get(team.pk)
         if budget and below[team.pk] * 10 > budget * 9:
             percent = 100 * below[team.pk] // budget
             yield Trouble(
-                _("%(team)s has used %(n)d %% of its budget") % {"team": team.name, "n": percent},
+                (
+                    _("%(team)s, its teams included, has used %(n)d %% of its budget")
+                    if team.pk in parents
+                    else _("%(team)s has used %(n)d %% of its budget")
+                )
+                % {"team": team.name, "n": percent},
                 _("%(spent)s of %(budget)s") % {
                     "spent": amount(below[team.pk]), "budget": amount(budget, places=0),
                 },
