@@ -81,6 +81,7 @@ INSTALLED_APPS = [
     "portal.accounts",
     "portal.teams",
     "portal.audit",
+    "portal.sso",
     "portal.notifications",
     "portal.fleet",
     "portal.catalog",

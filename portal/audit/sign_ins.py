@@ -25,6 +25,16 @@ def signed_in(user: User, attempt: sign_in_attempts.Attempt, address: str, *, no
     record(user, "sign_in", user.username, at=now, address=address)
 
 
+def signed_in_by(user: User, provider: str, address: str, *, now: datetime) -> None:
+    """Write down that somebody came in by an identity provider."""
+    record(user, "sign_in", user.username, at=now, address=address, provider=provider)
+
+
+def provider_failed(provider: str, address: str, *, now: datetime, why: str) -> None:
+    """Write down that an identity provider's word let nobody in, and why."""
+    record(None, "sign_in.failed", provider, at=now, address=address, why=why[:300])
+
+
 def sign_in_failed(name: str, address: str, *, now: datetime, why: str) -> None:
     """Write down a try that failed. A name nobody has is left out: it may be a password in the wrong field."""
     known = User.objects.filter(username=name).values_list("username", flat=True).first()

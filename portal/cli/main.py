@@ -40,6 +40,7 @@ from portal.cli import (
     setup,
     show,
     ssh,
+    sso,
     templates,
     terminal,
     utilisation,
@@ -217,6 +218,7 @@ app.add_typer(calendar.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
 app.add_typer(sessions.app, name="session")
 app.add_typer(ssh.app, name="ssh-key")
+app.add_typer(sso.app, name="sso")
 app.add_typer(templates.app, name="template")
 app.add_typer(contacts.app, name="contact")
 app.add_typer(periods.app, name="period")

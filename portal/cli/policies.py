@@ -109,7 +109,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with rules, or what they would change. Saves nothing."""
-    body = _read(file)
+    body = read_json(file)
     with api() as portal:
         found = portal.post("policies/check/", {"body": body, "preview": preview})
     if as_json:
@@ -145,7 +145,7 @@ def save(
     as_json: Json = False,
 ) -> None:
     """Save rules as a new version and activate it."""
-    body = _read(file)
+    body = read_json(file)
     with api() as portal:
         active = _active(portal)
         given = {
@@ -183,7 +183,7 @@ def _active(portal: Any) -> dict[str, Any]:
     return {"version": 0, "name": "default"}
 
 
-def _read(file: str) -> Any:
+def read_json(file: str) -> Any:
     """Return decoded JSON of a file, or stop with what is wrong with it."""
     try:
         text = sys.stdin.read(MOST_BYTES) if file == "-" else Path(file).read_text(encoding="utf-8")

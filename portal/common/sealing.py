@@ -14,6 +14,7 @@ from django.conf import settings
 
 JOBS: Final = b"berth secrets of jobs 1"
 CONTACTS: Final = b"berth contact points 1"
+PROVIDERS: Final = b"berth identity providers 1"
 _NONCE: Final = 12
 
 

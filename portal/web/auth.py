@@ -28,6 +28,7 @@ from portal.audit import sign_ins
 from portal.catalog.first_start import is_set_up
 from portal.common.addresses import client_address
 from portal.common.zones import LONGEST_NAME
+from portal.sso.providers import active_providers
 from portal.teams.models import Membership, Role
 from portal.web.own_paths import own_path, remember_language
 
@@ -79,7 +80,7 @@ class SignInForm(forms.Form):
 def sign_in(request: HttpRequest) -> HttpResponse:
     """Sign a person in and go on to where they wanted to be."""
     if request.user.is_authenticated:
-        return HttpResponseRedirect(_goal(request))
+        return HttpResponseRedirect(goal_of(request))
     if request.method == "POST":
         return _try(request)
     return _shown(request, SignInForm())
@@ -125,26 +126,32 @@ def _try(request: HttpRequest) -> HttpResponse:
         form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
         return _shown(request, form, status=422)
     sign_ins.signed_in(user, attempt, address, now=now)
+    return enter(request, user, zone=request.POST.get("zone", ""), goal=goal_of(request))
+
+
+def enter(request: HttpRequest, user: User, *, zone: str, goal: str) -> HttpResponse:
+    """Begin the session of somebody who has shown who they are, and go on to ``goal``, a page of this portal."""
     login(request, user)
     note_browser(request)
-    zone = adopt_zone(user=user, name=request.POST.get("zone", "")[:LONGEST_NAME])
-    if zone:
+    adopted = adopt_zone(user=user, name=zone[:LONGEST_NAME])
+    if adopted:
         said = _(
             "Times are shown in %(zone)s, the time zone of this browser. Your profile has another, if you like."
         )
-        messages.info(request, said % {"zone": zone})
-    answer = redirect(_goal(request))
+        messages.info(request, said % {"zone": adopted})
+    answer = redirect(goal)
     return remember_language(answer, user.language) if user.language else answer
 
 
 def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:
     people = demo_people() if settings.DEMO else []
-    context = {"form": form, "people": people, "goal": _goal(request), "is_demo": settings.DEMO}
+    context = {"form": form, "people": people, "goal": goal_of(request), "is_demo": settings.DEMO}
     context["is_empty"] = not is_set_up()
+    context["providers"] = active_providers()
     return render(request, "web/sign_in.html", context, status=status)
 
 
-def _goal(request: HttpRequest) -> str:
+def goal_of(request: HttpRequest) -> str:
     """Return where to go after signing in: a page of this portal, else home."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     return own_path(wanted, default=resolve_url(settings.LOGIN_REDIRECT_URL))

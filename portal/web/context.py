@@ -106,9 +106,12 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))
         entries.append(NavigationEntry("flavors", _("Flavors"), "cpu", section=_("Operations")))
         entries.append(
-            NavigationEntry("policies", _("Policies"), "adjustments", section=_("Operations"), also=("cohorts",))
+            NavigationEntry(
+                "policies", _("Policies"), "adjustments", section=_("Operations"), also=("cohorts",)
+            )
         )
         entries.append(NavigationEntry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
+        entries.append(NavigationEntry("single_sign_on", _("Single sign-on"), "key", section=_("Operations")))
         entries.append(NavigationEntry("audit", _("Audit"), "history", section=_("Operations")))
     return entries
 

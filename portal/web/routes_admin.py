@@ -31,6 +31,7 @@ from portal.web.power import actions as power
 from portal.web.rates import page as rates
 from portal.web.reports import page as reports
 from portal.web.requests import templates
+from portal.web.single_sign_on import page as single_sign_on
 from portal.web.ssh_keys import page as ssh_keys
 from portal.web.teams import images as teams_images
 from portal.web.teams import page as teams
@@ -85,6 +86,12 @@ urlpatterns = [
     path("sessions/end-others/", sessions.end_others, name="sessions_end_others"),
     path("sessions/<slug:uid>/end/", sessions.end, name="session_end"),
     path("password/", sessions.password, name="password"),
+    path("operations/single-sign-on/", single_sign_on.page, name="single_sign_on"),
+    path("operations/single-sign-on/new/", single_sign_on.new, name="single_sign_on_new"),
+    path("operations/single-sign-on/<slug:slug>/", single_sign_on.change, name="single_sign_on_change"),
+    path(
+        "operations/single-sign-on/<slug:slug>/remove/", single_sign_on.remove, name="single_sign_on_remove"
+    ),
     path("invoices/<slug:slug>/<str:month>/lines/<str:key>/correct/", notes.new, name="note_new"),
     path("finance/notes/", notes.page, name="notes"),
     path("finance/notes/<str:uid>/", notes.note, name="note"),

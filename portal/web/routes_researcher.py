@@ -18,11 +18,15 @@ from portal.web.requests import detail as requests_detail
 from portal.web.requests import growth as requests_growth
 from portal.web.requests import new as requests_new
 from portal.web.search import page as search
+from portal.web.single_sign_on import signing_in as sso
 
 urlpatterns = [
     path("search/", search.page, name="search"),
     path("", home.page, name="home"),
     path("sign-in/", auth.sign_in, name="sign_in"),
+    path("sign-in/<slug:slug>/", sso.begin, name="sso_begin"),
+    path("sign-in/<slug:slug>/back/", sso.back, name="sso_back"),
+    path("sign-in/<slug:slug>/leave/", sso.leave, name="sso_leave"),
     path("join/<str:key>/<str:token>/", invitation.page, name="join"),
     path("sign-out/", auth.sign_out, name="sign_out"),
     path("requests/", lists.requests, name="requests"),

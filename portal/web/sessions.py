@@ -21,6 +21,7 @@ from portal.accounts.sessions import live_sessions
 from portal.audit.sign_ins import change_password, end_other_sessions, end_session
 from portal.common.addresses import client_address
 from portal.common.errors import Forbidden, Invalid, TooManyCalls
+from portal.sso.providers import active_providers
 from portal.web.access import done, person
 
 SHOWN = 100
@@ -125,10 +126,14 @@ def password(request: HttpRequest) -> HttpResponse:
 
 def _shown(request: HttpRequest, form: PasswordForm, *, status: int = 200) -> HttpResponse:
     user, now = person(request), timezone.now()
+    since = dict(user.identities.values_list("provider_id", "created_at"))
     context = {
         "rows": live_sessions(user, now=now)[:SHOWN],
         "here": request.session.session_key,
         "form": form,
+        "providers": [
+            {"slug": one.slug, "name": one.name, "since": since.get(one.pk)} for one in active_providers()
+        ],
         "n_tokens": ApiToken.objects.filter(user=user, revoked_at=None, expires_at__gt=now).count(),
     }
     return render(request, "web/sessions.html", context, status=status)

@@ -41,6 +41,7 @@ from portal.notifications.services import notify
 from portal.policies.services import save_policy
 from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
+from portal.sso.providers import ProviderSpec, add_provider
 from tests.portal.builders import L40S, PASSWORD, World
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILPxGeb86E9Ny6pmjXf8Ja4MXo47LZUX5zSmaYUfvhuB bob@laptop"
@@ -81,6 +82,7 @@ MISSING = {
     "printed_job": "job-0000000000000000",
     "failed_job": "job-0000000000000000",
     "secret": "NO_SUCH_SECRET",
+    "provider": "no-such-provider",
 }
 
 
@@ -131,6 +133,11 @@ BUDGET = {
     ],
 }
 TOP_UP = {"kind": "top_up", "amount": "100.00", "reference": "transfer 1"}
+# Not offered, so that nobody asks whether it answers.
+PROVIDER = {
+    "name": "The lab", "issuer": "https://sso.example.org", "client_id": "berth", "client_secret": "s3cret",
+    "rules": [{"group": "ml", "team": "perception", "role": "researcher"}], "is_active": False,
+}  # fmt: skip
 CHANGED_BUDGET = {"amount": "10.00", "first_month": f"{datetime.now(UTC):%Y-%m}", "last_month": "2899-12"}
 _SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
 AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Europe/Berlin"}
@@ -339,6 +346,11 @@ ROUTES = (
     Route("GET", "sessions/"),
     Route("DELETE", "sessions/", status=204),
     Route("DELETE", "sessions/{session}/", status=204, is_foreign=True),
+    Route("GET", "identity-providers/", "operator"),
+    Route("POST", "identity-providers/", "operator", {**PROVIDER, "slug": "new"}, 201),
+    Route("GET", "identity-providers/{provider}/", "operator"),
+    Route("PUT", "identity-providers/{provider}/", "operator", PROVIDER),
+    Route("DELETE", "identity-providers/{provider}/", "operator", status=204),
     Route("PUT", "password/", body={"old": PASSWORD, "new": "a long walk home"}),
     Route("GET", "notifications/"),
     Route("POST", "notifications/read/"),
@@ -390,6 +402,7 @@ def scene(world: World) -> dict[str, str]:
         "template": _template(world),
         "share": str(_share(world, lease)),
         "contact": str(_contact(world)),
+        "provider": _provider(world),
         "session": _signed_in(world),
         **requests,
         **_jobs(world),
@@ -470,6 +483,13 @@ def _contact(world: World) -> int:
         user=bob, kind="webhook", name="old", address=hook, origin="https://berth.test/", now=world.now
     )
     return made.row.pk
+
+
+def _provider(world: World) -> str:
+    operator, rights = world.user("operator"), world.rights("operator")
+    spec = ProviderSpec(name="Old", issuer="https://old.example.org", client_id="b", secret="s", is_active=False,
+                        admission="everybody")  # fmt: skip
+    return add_provider(slug="old", spec=spec, actor=operator, rights=rights, now=world.now).slug
 
 
 def _signed_in(world: World) -> str:

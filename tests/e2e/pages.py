@@ -112,6 +112,18 @@ def _password_refused(page: Any) -> None:
     page.locator(".field-error").first.wait_for()
 
 
+def _provider_added(page: Any) -> None:
+    if not page.locator("main td a", has_text="The lab").count():
+        page.goto(page.url + "new/")
+        fields = {"name": "The lab", "slug": "lab", "issuer": "https://sso.example.org", "client_id": "berth"}
+        for name, value in {**fields, "secret": "s3cret", "rules": "researcher perception ml-people"}.items():
+            page.locator(f"#id_{name}").fill(value)
+        page.locator("#id_is_active").uncheck()
+        page.locator("main form button[type=submit]").click()
+    page.locator("main td a", has_text="The lab").click()
+    page.locator(".snippet").wait_for()
+
+
 def _enrolled(page: Any) -> None:
     page.locator("#enrol [name=name]").fill("gpu-09")
     page.locator("#enrol button[type=submit]").click()
@@ -296,6 +308,11 @@ PAGES = (
     Page("cycles", "operator", "/operations/cycles/", "cycles"),
     Page("cohorts", "operator", "/operations/cohorts/", "cohorts"),
     Page("team-priority", "operator", "/teams/speech/", "team", act=_priority_opened),
+    Page("sso", "operator", "/operations/single-sign-on/", "single_sign_on"),
+    Page("sso-new", "operator", "/operations/single-sign-on/new/", "single_sign_on_new"),
+    Page(
+        "sso-change", "operator", "/operations/single-sign-on/", "single_sign_on_change", act=_provider_added
+    ),
     Page("audit", "operator", "/operations/audit/", "audit"),
     Page("design", "bob", "/design/", "design"),
     Page("not-found", "bob", "/leases/lse-0000000000000000/", "lease", status=404),

@@ -18,6 +18,7 @@ WEAR = """theme => {
 }"""
 # These change something or are parts of a page; a person never opens them as one.
 NOT_PAGES = {
+    "sso_begin", "sso_back", "sso_leave", "single_sign_on_remove",
     "sign_out", "request_quote", "request_withdraw", "request_decide", "lease_extend", "lease_release",
     "notifications_read", "member_add", "member_remove", "invoice_csv", "token_revoke", "period_close",
     "ssh_key_remove", "terminal_share", "terminal_unshare", "watch_ticket", "template_remove",
