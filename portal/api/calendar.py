@@ -49,7 +49,7 @@ class CalendarEndpoint(Endpoint):
         now = timezone.now()
         wanted = _wanted(request, now)
         check_wanted(wanted)
-        found = entries(self.rights, wanted, devices_of(wanted), now=now)
+        found = entries(self.rights, wanted, list(devices_of(wanted)), now=now)
         return Response({"next": None, "results": [entry_row(entry) for entry in found]})
 
 

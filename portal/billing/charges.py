@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from fractions import Fraction
 
-from django.db.models import QuerySet, Sum
-
 from portal.accounts.models import User
-from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, UsageDay, UsageTotal
+from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, InvoiceNote, NoteState, UsageTotal
 from portal.billing.notes import all_notes
 from portal.billing.selectors import draft_lines, open_time
 from portal.catalog.models import Flavor
 from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro
+from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.teams.models import Team
+
+# One array, where a list of thousands of values would be as many parameters.
+_DAYS = "SELECT total_id, day, share_milli_seconds FROM billing_usageday WHERE total_id = ANY(%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,8 @@ class Accrual:
 def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
     """Return the charges of these teams in a month, teams by name; those of an invoice add up to its total."""
     by_id = {team.pk: team for team in teams}
-    rows = UsageTotal.objects.filter(period=period, team__in=by_id).select_related(
-        "user", "flavor__device_model", "late_for", "line__invoice"
-    )
+    rows = list(UsageTotal.objects.filter(period=period, team__in=by_id))
+    _attach(rows, period)
     drafts: dict[tuple[int, str], list[UsageTotal]] = defaultdict(list)
     found = []
     for total in rows:
@@ -91,6 +92,25 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
         lines[note.team_id, note.currency] += 1
         found.append(_of_note(note, by_id[note.team_id], lines[note.team_id, note.currency]))
     return sorted(found, key=lambda c: (c.team_name.lower(), c.team.pk, c.currency, c.position))
+
+
+def _attach(totals: Sequence[UsageTotal], period: BillingPeriod) -> None:
+    """Give totals their people, flavors, months and lines, one object of each: joined, each of a month's many
+    thousand lines would make objects of seven tables anew.
+    """
+    users = User.objects.in_bulk({total.user_id for total in totals})
+    flavors = Flavor.objects.select_related("device_model").in_bulk({total.flavor_id for total in totals})
+    months = BillingPeriod.objects.in_bulk({total.late_for_id for total in totals if total.late_for_id})
+    lines: dict[int, InvoiceLine] = {}
+    if any(total.line_id for total in totals):
+        invoices = {invoice.pk: invoice for invoice in Invoice.objects.filter(period=period)}
+        for line in InvoiceLine.objects.filter(invoice__in=invoices):
+            line.invoice = invoices[line.invoice_id]
+            lines[line.pk] = line
+    for total in totals:
+        total.user, total.flavor = users[total.user_id], flavors[total.flavor_id]
+        total.late_for = months[total.late_for_id] if total.late_for_id else None
+        total.line = lines[total.line_id] if total.line_id else None
 
 
 def _issued(total: UsageTotal, team: Team) -> Charge:
@@ -195,10 +215,8 @@ def _days(start: datetime, end: datetime) -> Iterable[tuple[date, int]]:
 def exact_by_day(charges: Sequence[Charge]) -> Iterator[tuple[int, date, int]]:
     """Yield total, day and what was used then, in micro-units times SHARE_HOUR; adjustments are on no day."""
     prices = {charge.total_id: charge.micro_per_hour for charge in charges if not charge.late_for}
-    rows = UsageDay.objects.filter(total__in=prices).values_list("total_id", "day", "share_milli_seconds")
-    return (
-        (total, day, quantity * prices[total]) for total, day, quantity in rows.iterator(chunk_size=10_000)
-    )
+    rows = fetch(_DAYS, [list(prices)])
+    return ((total, day, quantity * prices[total]) for total, day, quantity in rows)
 
 
 def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:
@@ -210,9 +228,13 @@ def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:
     prices = {charge.total_id: charge.micro_per_hour for charge in charges if charge.note is None}
     midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
     part = Fraction(int((until - midnight).total_seconds()), 86_400)
-    days: QuerySet[UsageDay] = UsageDay.objects.filter(total__in=prices)
-    whole = _sums(days.filter(day__lt=until.date()))
-    begun = _sums(days.filter(day=until.date()))
+    whole: dict[int, int] = defaultdict(int)
+    begun: dict[int, int] = {}
+    for total, day, quantity in fetch(_DAYS, [list(prices)]):
+        if day < until.date():
+            whole[total] += quantity
+        elif day == until.date():
+            begun[total] = quantity
     amounts = apportion(
         [
             exact_micro(whole.get(pk, 0), price) + exact_micro(begun.get(pk, 0), price) * part
@@ -221,8 +243,3 @@ def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:
     )
     used = dict(zip(prices, amounts, strict=True))
     return [charge.amount_micro if charge.note else used[charge.total_id] for charge in charges]
-
-
-def _sums(days: QuerySet[UsageDay]) -> dict[int, int]:
-    rows = days.values_list("total_id").annotate(quantity=Sum("share_milli_seconds")).order_by()
-    return dict(rows)

@@ -23,7 +23,7 @@ from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, UsageReco
 from portal.billing.notes import draft_notes, note_sums
 from portal.billing.periods import month_bounds, period_of
 from portal.billing.refunds import refunds_of
-from portal.catalog.models import Rate
+from portal.catalog.models import Flavor, Rate
 from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
 from portal.common.errors import Conflict
 from portal.common.sql import fetch
@@ -296,10 +296,14 @@ def open_time(
     rows = (
         Lease.objects.filter(team__in=list(team_ids), is_metered=False, activated_at__isnull=False)
         .filter(activated_at__lt=period.ends_at)
-        .select_related("flavor__device_model", "user")
+        .select_related("user")
         .order_by("activated_at", "id")
     )
     leases = list(rows)
+    # One object for each of the few flavors: a fleet of a thousand leases would make a thousand of each table.
+    flavors = Flavor.objects.select_related("device_model").in_bulk({lease.flavor_id for lease in leases})
+    for lease in leases:
+        lease.flavor = flavors[lease.flavor_id]
     known: dict[int, list[Any]] = defaultdict(list)
     for lease_id, span in UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list(
         "lease_id", "span"

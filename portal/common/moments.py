@@ -6,15 +6,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from django.utils import timezone
 from django.utils.formats import date_format
+from django.utils.translation import get_language
 
 
 def moment(at: datetime, *, now: datetime | None = None) -> str:
     """Return an instant to the minute; the year only where it is not this one."""
     local = timezone.localtime(at)
     is_this_year = local.year == timezone.localtime(now or timezone.now()).year
+    return _written(local.replace(second=0, microsecond=0, tzinfo=None), get_language(), is_this_year)
+
+
+# A page writes the same minutes again and again, and Django's formatting of one takes as long as a short query.
+@lru_cache(maxsize=8192)
+def _written(local: datetime, _language: str | None, is_this_year: bool) -> str:
     return date_format(local, "MOMENT_FORMAT" if is_this_year else "DATETIME_FORMAT")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from portal.common.errors import Invalid
@@ -103,14 +104,14 @@ def check_wanted(wanted: CalendarFilter) -> None:
         raise Invalid(fields={"to": _("Ask for at most %(n)d days at once.") % {"n": LONGEST.days}})
 
 
-def devices_of(wanted: CalendarFilter) -> list[Device]:
+def devices_of(wanted: CalendarFilter) -> QuerySet[Device]:
     """Return the devices that the calendar shows, by node and index, with node and model at hand."""
     rows = Device.objects.select_related("node", "model").order_by("node__name", "index")
     if wanted.node:
         rows = rows.filter(node__name=wanted.node)
     if wanted.model:
         rows = rows.filter(model__slug=wanted.model)
-    return list(rows)
+    return rows
 
 
 def entries(

@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -107,9 +108,8 @@ def mine(request: HttpRequest) -> HttpResponse:
     return HttpResponse(text, content_type="text/calendar; charset=utf-8", headers=headers)
 
 
-def _paged(devices: list[Device], request: HttpRequest) -> tuple[Any, list[Device]]:
+def _paged(devices: QuerySet[Device], request: HttpRequest) -> tuple[Any, list[Device]]:
     """Return the page of nodes asked for, or the nearest, and its devices."""
-    nodes = list(dict.fromkeys(device.node_id for device in devices))
+    nodes = list(dict.fromkeys(devices.values_list("node_id", flat=True)))
     page = Paginator(nodes, NODES_A_PAGE).get_page(request.GET.get("page"))
-    shown = set(page.object_list)
-    return page, [device for device in devices if device.node_id in shown]
+    return page, list(devices.filter(node__in=page.object_list))

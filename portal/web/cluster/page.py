@@ -22,7 +22,7 @@ from portal.web.nodes.slice_metrics import silent_devices_text
 from portal.web.power.forms import WakeForm
 from portal.web.power.rows import power_facts
 
-MOST_ROWS = 300  # of the map as a table: a fleet of a thousand devices would be seconds of them
+MOST_ROWS = 100  # of the map as a table: a fleet of a thousand devices would be seconds of them
 
 
 @require_safe
@@ -31,14 +31,14 @@ def page(request: HttpRequest) -> HttpResponse:
     fleet = fleet_view(rights_of(request), now=timezone.now())
     form = MapFilter(request.GET, fleet)
     shown = narrowed(fleet, **form.chosen())
-    rows = table_of(shown)
+    slices = sum(len(device.slots) for device in shown.devices)
     context = {
         "form": form,
         "fleet": shown,
         "map": as_json(shown),
         "capacity": capacity_of(fleet),
-        "rows": rows[:MOST_ROWS],
-        "more": max(0, len(rows) - MOST_ROWS),
+        "rows": table_of(shown, MOST_ROWS),
+        "more": max(0, slices - MOST_ROWS),
         "teams": teams_of(shown),
         "is_narrowed": shown.nodes != fleet.nodes,
         "is_operator": rights_of(request).is_operator,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -84,9 +85,9 @@ def capacity_of(fleet: FleetView) -> Capacity:
     """Return the whole capacity by condition; use and free room are always listed."""
     count = len(fleet.devices)
     total = count * SHARES or 1
-    found, at = [], 0
+    found, at, sums = [], 0, fleet.milli()
     for kind, word in WORDS.items():
-        milli = fleet.milli(kind)
+        milli = sums.get(kind, 0)
         if milli or kind in ("lease", "free"):
             start, end = at * SHARES // total, (at + milli) * SHARES // total
             percent = round(milli * 100 / total)
@@ -95,8 +96,11 @@ def capacity_of(fleet: FleetView) -> Capacity:
     return Capacity(count, SHARES, found)
 
 
-def table_of(fleet: FleetView) -> list[SliceRow]:
-    """Return one row per slice, in the order of the map."""
+def table_of(fleet: FleetView, most: int | None = None) -> list[SliceRow]:
+    """Return one row per slice, in the order of the map; the first ``most`` of them."""
+    slices = (
+        (node, device, slot) for node in fleet.nodes for device in node.devices for slot in device.slots
+    )
     return [
         SliceRow(
             node=node.name,
@@ -110,9 +114,7 @@ def table_of(fleet: FleetView) -> list[SliceRow]:
             until=slot.until,
             title=slot.title,
         )
-        for node in fleet.nodes
-        for device in node.devices
-        for slot in device.slots
+        for node, device, slot in islice(slices, most)
     ]
 
 

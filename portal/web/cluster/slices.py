@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 
 from portal.common.moments import moment
 from portal.fleet.models import Device, Mode
-from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 
 SHARES = 1000
@@ -40,12 +39,56 @@ class DeviceStretch:
     until: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """What is held on a device now: a placement with its lease and holder; a host of shares has no ``lease``."""
+
+    device_id: int
+    start: int
+    size: int
+    share_milli: int
+    profile: str
+    mode: str
+    host_id: int | None
+    team_id: int
+    lease: str
+    state: str
+    holder: str
+    not_after: datetime | None
+
+
 @dataclass(frozen=True)
 class TeamsInSight:
-    """What one person may know of teams: names and colours of those in sight, and which are their own."""
+    """What one person may know of teams: names and colours of those in sight, and which are their own.
+
+    It also keeps the words that a map of thousands of slices writes on each, looked up once for a page.
+    """
 
     names: dict[int, str]
     mine: frozenset[int]
+
+    @cached_property
+    def another(self) -> str:
+        """Return what stands for a team out of sight."""
+        return _("Another team")
+
+    @cached_property
+    def until(self) -> str:
+        """Return the words for an end, with a place for when."""
+        return _("until %(when)s")
+
+    @cached_property
+    def modes(self) -> dict[str, str]:
+        """Return the names of sharing modes."""
+        return {str(mode): str(mode.label) for mode in Mode}
+
+    def lease_url(self, uid: str) -> str:
+        """Return the address of a lease."""
+        return self._lease_url.replace("UID", uid)
+
+    @cached_property
+    def _lease_url(self) -> str:
+        return reverse("web:lease", args=["UID"])
 
     def tone(self, team_id: int) -> int:
         """Return the colour of a team in sight, 1 to 8: the same on every page of this person."""
@@ -71,10 +114,10 @@ class SlicedDevice:
 
 
 def cut(
-    board: SlicedDevice, placements: Sequence[Placement], viewer: TeamsInSight
+    board: SlicedDevice, placements: Sequence[HeldPlace], viewer: TeamsInSight
 ) -> tuple[int, list[DeviceStretch]]:
     """Return the device's scale and its slots from left to right; together they fill the scale."""
-    hosts = [p for p in placements if p.lease_id is None]
+    hosts = [p for p in placements if not p.lease]
     if hosts:
         return SHARES, _shares(board, hosts[0], [p for p in placements if p.host_id], viewer)
     grid = board.device.model.grid
@@ -84,7 +127,7 @@ def cut(
 
 
 def _shares(
-    board: SlicedDevice, host: Placement, shares: Sequence[Placement], viewer: TeamsInSight
+    board: SlicedDevice, host: HeldPlace, shares: Sequence[HeldPlace], viewer: TeamsInSight
 ) -> list[DeviceStretch]:
     slots, at = [], 0
     for share in shares:
@@ -96,7 +139,7 @@ def _shares(
     return slots
 
 
-def _share_left(board: SlicedDevice, host: Placement, at: int, viewer: TeamsInSight) -> DeviceStretch:
+def _share_left(board: SlicedDevice, host: HeldPlace, at: int, viewer: TeamsInSight) -> DeviceStretch:
     if board.blocked or board.away:
         return _closed(board, at, SHARES - at)
     name = viewer.names.get(host.team_id)
@@ -110,34 +153,28 @@ def _share_left(board: SlicedDevice, host: Placement, at: int, viewer: TeamsInSi
     )
 
 
-def _held(placement: Placement, start: int, size: int, viewer: TeamsInSight) -> DeviceStretch:
-    lease = placement.lease
-    assert lease is not None
-    if lease.state in CLEANING:
+def _held(place: HeldPlace, start: int, size: int, viewer: TeamsInSight) -> DeviceStretch:
+    if place.state in CLEANING:
         return DeviceStretch(start, size, "cleaning", _("Being cleaned; free in a moment"))
-    name = viewer.names.get(lease.team_id)
-    what = placement.profile or str(Mode(placement.mode).label)
+    name = viewer.names.get(place.team_id)
+    what = place.profile or viewer.modes[place.mode]
     if name is None:
-        return DeviceStretch(
-            start, size, "lease", _("Another team · %(what)s") % {"what": what}, team=_("Another team")
-        )
+        return DeviceStretch(start, size, "lease", f"{viewer.another} · {what}", team=viewer.another)
+    assert place.not_after is not None
+    until = viewer.until % {"when": moment(place.not_after)}
     return DeviceStretch(
         start,
         size,
         "lease",
-        " · ".join((name, what, str(lease.user), _ends(lease.not_after))),
+        f"{name} · {what} · {place.holder} · {until}",
         label=name,
-        tone=viewer.tone(lease.team_id),
-        mine=lease.team_id in viewer.mine,
-        lease=lease.uid,
-        url=reverse("web:lease", args=[lease.uid]),
+        tone=viewer.tone(place.team_id),
+        mine=place.team_id in viewer.mine,
+        lease=place.lease,
+        url=viewer.lease_url(place.lease),
         team=name,
-        until=lease.not_after,
+        until=place.not_after,
     )
-
-
-def _ends(at: datetime) -> str:
-    return _("until %(when)s") % {"when": moment(at)}
 
 
 def _foreign(start: int, size: int) -> DeviceStretch:

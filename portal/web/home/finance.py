@@ -144,9 +144,12 @@ def _exceptions(month: MonthSoFar, teams: list[Team], now: datetime) -> Iterator
             _("Their leases are held and cannot be billed."),
             "bad", "tag", reverse("web:rates"), _("Set a price"),
         )  # fmt: skip
-    below = {
-        pk: sum(sum(month.days.by_team[t.pk]) for t in teams if pk in t.lineage) for pk in month.days.by_team
-    }
+    below = dict.fromkeys(month.days.by_team, 0)
+    for team in teams:
+        spent = sum(month.days.by_team[team.pk])
+        for pk in team.lineage:
+            if pk in below:
+                below[pk] += spent
     bare = [team for team in teams if not team.cost_centre and any(month.days.by_team[team.pk])]
     if bare:
         yield Trouble(

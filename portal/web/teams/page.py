@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.audit.memberships import end_role, give_role
 from portal.audit.organisation import may_add_team, may_change_team
-from portal.billing.selectors import currency
+from portal.billing.selectors import currency, period_of, team_spend
 from portal.common.errors import BerthError, Forbidden
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
@@ -31,10 +31,10 @@ from portal.web.teams.rows import approval_hours, limits_above, members_of, spen
 def page(request: HttpRequest) -> HttpResponse:
     """Show the teams this person may see; somebody with one team goes straight to it."""
     rights = rights_of(request)
-    teams = list(visible_teams(rights))
+    teams, now = list(visible_teams(rights)), timezone.now()
     if len(teams) == 1:
         return redirect("web:team", teams[0].slug)
-    rows = team_rows(teams, rights, now=timezone.now())
+    rows = team_rows(teams, rights, team_spend([team.pk for team in teams], period_of(now), now=now))
     return render(request, "web/teams.html", {"rows": rows, "currency": currency()})
 
 
@@ -91,7 +91,9 @@ def team_page(
     rights, now = rights_of(request), timezone.now()
     form = form or MemberForm(roles=roles_to_give(rights, team))
     row = Quota.objects.select_related("cohort").filter(team=team).first()
-    below = visible_teams(rights).filter(lineage__contains=[team.pk]).exclude(pk=team.pk)
+    # Whoever sees a team sees all below it.
+    below = list(Team.objects.filter(lineage__contains=[team.pk]).exclude(pk=team.pk))
+    spent = team_spend([team.pk, *(one.pk for one in below)], period_of(now), now=now)
     standing = standing_card(team, rights, now=now)
     above = {t.pk: t for t in visible_teams(rights).filter(pk__in=team.lineage[:-1])}
     context = {
@@ -99,9 +101,9 @@ def team_page(
         "above": [above[pk] for pk in team.lineage[:-1] if pk in above],
         "bar": quota_bar(team.name, row) if row else None,
         "limits": limits_above(team),
-        "spend": spend_of(team, now=now),
+        "spend": spend_of(team, spent, now=now),
         "approval_hours": approval_hours(team),
-        "rows": team_rows(below, rights, now=now),
+        "rows": team_rows(below, rights, spent),
         "members": members_of(team, rights),
         "form": form,
         "can_add": bool(form.fields["role"].choices),  # type: ignore[attr-defined]

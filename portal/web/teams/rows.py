@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -12,7 +12,7 @@ from django.db.models import Count
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.billing.selectors import currency, period_of, team_spend
+from portal.billing.selectors import currency
 from portal.budgets.services import monthly_amounts
 from portal.common.units import HOUR_S
 from portal.quotas.models import Quota
@@ -105,11 +105,9 @@ def members_of(team: Team, rights: Rights) -> list[MemberRow]:
     ]
 
 
-def spend_of(team: Team, *, now: datetime) -> SpendRow:
-    """Return what the subtree cost this month."""
-    ids = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
-    spent = team_spend(ids, period_of(now), now=now)
-    micro, own = sum(spent.values()), money(spent[team.pk]) if len(ids) > 1 else None
+def spend_of(team: Team, spent: Mapping[int, int], *, now: datetime) -> SpendRow:
+    """Return what the subtree cost this month; ``spent`` is by team of the subtree, as ``team_spend`` returns it."""
+    micro, own = sum(spent.values()), money(spent[team.pk]) if len(spent) > 1 else None
     budget = monthly_amounts([team.pk], now).get(team.pk)
     percent = None if not budget else micro * 100 // budget
     tone = "accent" if percent is None or percent < SOON_PERCENT else "warn" if percent < 100 else "bad"
@@ -122,10 +120,17 @@ def approval_hours(team: Team) -> str | None:
     return None if above is None else gpus(above * SHARES // HOUR_S)
 
 
-def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[TreeRow]:
-    """Return teams as a tree in reading order, in a fixed number of queries."""
+def team_rows(teams: Iterable[Team], rights: Rights, spent: Mapping[int, int]) -> list[TreeRow]:
+    """Return teams as a tree in reading order, in a fixed number of queries.
+
+    ``spent`` is what each of them cost this month, as ``team_spend`` returns it.
+    """
     found = {team.pk: team for team in teams}
-    spend = team_spend(list(found), period_of(now), now=now)
+    below = dict.fromkeys(found, 0)
+    for team in found.values():
+        for pk in team.lineage:
+            if pk in below:
+                below[pk] += spent[team.pk]
     quotas = {row.team_id: row for row in Quota.objects.filter(team_id__in=found)}
     sizes = dict(
         Membership.objects.filter(team_id__in=found)
@@ -139,8 +144,8 @@ def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[T
             url=reverse("web:team", args=[team.slug]),
             depth=sum(1 for pk in team.lineage[:-1] if pk in found),
             bar=quota_bar(team.name, quotas[team.pk]) if team.pk in quotas else None,
-            amount=money(_below(team, found.values(), spend)),
-            own=money(spend[team.pk]) if _below(team, found.values(), spend) != spend[team.pk] else None,
+            amount=money(below[team.pk]),
+            own=money(spent[team.pk]) if below[team.pk] != spent[team.pk] else None,
             members=sizes.get(team.pk, 0),
             cost_centre=team.cost_centre,
             can_set_quota=may_set_quota(rights, team),
@@ -153,7 +158,3 @@ def in_tree_order(teams: Sequence[Team]) -> list[Team]:
     """Return teams so that each follows the one above it, siblings by name."""
     names = {team.pk: team.name.lower() for team in teams}
     return sorted(teams, key=lambda team: [(names.get(pk, ""), pk) for pk in team.lineage])
-
-
-def _below(team: Team, teams: Iterable[Team], spend: dict[int, int]) -> int:
-    return sum(spend[other.pk] for other in teams if team.pk in other.lineage)
