@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,21 +51,44 @@ def inlined(function: Kernel) -> Kernel:
 
 @cache
 def compiled(function: Function) -> Any:
-    """The kernel compiled for this machine, with every kernel it calls. Needs ``can_compile()``."""
+    """The kernel compiled for this machine, with every kernel it calls. Needs ``can_compile()``.
+
+    Kept on disk as a whole: what it calls is compiled only when it itself is.
+    """
+    return _compiler()(cache=True)(_bound(function))
+
+
+@cache
+def _part(function: Function) -> Any:
+    """The kernel compiled for other kernels alone: what lets Python call it takes longer to compile than most do.
+
+    LLVM puts inlined kernels into their callers. Numba's own ``inline`` types and rewrites them anew in each.
+    """
+    is_inlined = getattr(function, "is_inlined", False)
+    return _compiler()(forceinline=is_inlined, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+        _bound(function)
+    )
+
+
+def _compiler() -> Any:
     numba: Any = import_module("numba")
     numba.config.CACHE_DIR = str(_cache_dir())
+    # Kernels allocate nothing: without reference counting of the columns they run twelve times as fast.
+    return partial(numba.njit, nogil=True, error_model="numpy", _nrt=False)
+
+
+def _bound(function: Function) -> FunctionType:
+    """A copy of the kernel whose kernels are compiled."""
     assert isinstance(function, FunctionType)
     scope = dict(function.__globals__)
     for name in function.__code__.co_names:
         callee = scope.get(name)
         if isinstance(callee, FunctionType) and callee.__module__.startswith("scheduler.engine"):
-            scope[name] = compiled(callee)
+            scope[name] = _part(callee)
     bound = FunctionType(function.__code__, scope, function.__name__)
     bound.__qualname__ = function.__qualname__
     bound.__module__ = function.__module__
-    # Kernels allocate nothing: without reference counting of the columns they run twelve times as fast.
-    inline = "always" if getattr(function, "is_inlined", False) else "never"
-    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False, inline=inline)(bound)
+    return bound
 
 
 @cache

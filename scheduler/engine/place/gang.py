@@ -272,11 +272,11 @@ def best_node(
 @cache
 def kernels(policy: PlacePolicy, is_compiled: bool) -> dict[str, Callable[..., Any]]:
     """This module's kernels with the policy's rules and the index put in, compiled or plain."""
-    made = dict(kernels_of(policy, is_compiled))
+    if is_compiled:
+        return {name: kernel.compiled(function) for name, function in kernels(policy, False).items()}
+    made = dict(kernels_of(policy, False))
     for name in KERNELS:
         made[name] = kernel.specialise(globals()[name], f"{name}_{policy.name}", **made)
-        if is_compiled:
-            made[name] = kernel.compiled(made[name])
     return made
 
 

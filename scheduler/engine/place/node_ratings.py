@@ -149,25 +149,29 @@ def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any,
     nodes = index.cost.shape[1]
     end, seen = index.head[0], index.seen[row]
     index.seen[row] = end
-    if seen < 0 or end - seen >= nodes:
-        for node in range(nodes):
-            cost_on(at, index, want, row, node, tables, memo)
+    is_new = seen < 0 or end - seen >= nodes
+    first, last = (0, nodes) if is_new else (seen, end)
+    if not is_new:
+        index.head[1] += 1
+    now = index.head[1]
+    # One loop for both: what rates a node is compiled into each place that calls it.
+    for step in range(first, last):
+        node = step if is_new else index.log[step % nodes]
+        if not is_new and index.stamp[node] == now:
+            continue
+        old = index.cost[row, node]
+        cost = cost_on(at, index, want, row, node, tables, memo)
+        if is_new:
+            continue
+        index.stamp[node] = now
+        block = node // BLOCK
+        if cost <= index.low[row, block]:
+            index.low[row, block] = cost
+        elif old <= index.low[row, block]:
+            least_of(index, row, block)
+    if is_new:
         for block in range(index.low.shape[1]):
             least_of(index, row, block)
-        return
-    index.head[1] += 1
-    now = index.head[1]
-    for change in range(seen, end):
-        node = index.log[change % nodes]
-        if index.stamp[node] != now:
-            index.stamp[node] = now
-            old = index.cost[row, node]
-            cost = cost_on(at, index, want, row, node, tables, memo)
-            block = node // BLOCK
-            if cost <= index.low[row, block]:
-                index.low[row, block] = cost
-            elif old <= index.low[row, block]:
-                least_of(index, row, block)
 
 
 def choose(at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo) -> int:

@@ -108,6 +108,8 @@ KERNELS = ("cost_on", "catch_up", "choose", "decide", "count_all", "fill_in", "t
 @cache
 def kernels_of(policy: PlacePolicy, is_compiled: bool) -> dict[str, Callable[..., Any]]:
     """The index's kernels with the policy's rules put in, compiled or plain."""
+    if is_compiled:
+        return {name: kernel.compiled(function) for name, function in kernels_of(policy, False).items()}
     made: dict[str, Callable[..., Any]] = {
         "rate": policy.rate,
         "weigh": policy.weigh or no_weigh,
@@ -115,8 +117,6 @@ def kernels_of(policy: PlacePolicy, is_compiled: bool) -> dict[str, Callable[...
     }
     for name in KERNELS:
         made[name] = kernel.specialise(getattr(node_ratings, name), f"{name}_{policy.name}", **made)
-    if is_compiled:
-        made = {name: kernel.compiled(function) for name, function in made.items()}
     return made
 
 
