@@ -89,7 +89,8 @@ _BY_DEVICE = f"{_SPANS} SELECT device_id, kind, sum(amount)::bigint FROM found G
 _BY_LEASE = f"""{_SPANS} SELECT l.uid, t.name, f.kind, sum(f.amount)::bigint FROM found f
   JOIN leases_lease l ON l.id = f.lease_id JOIN teams_team t ON t.id = l.team_id
  GROUP BY 1, 2, 3 ORDER BY 1, 3"""  # noqa: S608 (our own SQL)
-# What nobody held, cut where anything changes: by maintenance, then faults, then whether its node was heard or slept.
+# What nobody held, cut where anything changes: by maintenance or a cordon, of which the audit list knows, then faults,
+# then whether its node was heard or slept.
 _REST = f"""{_SPANS}, device AS (
   SELECT d.id, d.node_id, greatest(%(since)s, date_trunc('second', least(n.created_at, (
            SELECT min(s.since) FROM spans s WHERE s.device_id = d.id)))) AS since
@@ -98,6 +99,11 @@ flags AS (
   SELECT d.id, w.starts_at AS since, least(w.ends_at, w.cancelled_at) AS until, 1 AS away, 0 AS sick, 0 AS present
     FROM device d JOIN fleet_maintenancewindow_nodes m ON m.node_id = d.node_id
     JOIN fleet_maintenancewindow w ON w.id = m.maintenancewindow_id
+  UNION ALL
+  SELECT d.id, a.at, coalesce((SELECT min(b.at) FROM audit_auditentry b
+           WHERE b.target = n.name AND b.action = 'node.uncordoned' AND b.id > a.id), %(until)s), 1, 0, 0
+    FROM device d JOIN fleet_node n ON n.id = d.node_id
+    JOIN audit_auditentry a ON a.target = n.name AND a.action IN ('node.cordoned', 'node.drain_asked')
   UNION ALL
   SELECT d.id, e.at, coalesce(e.cleared_at, %(until)s), 0, 1, 0 FROM device d
     JOIN fleet_healthevent e ON e.device_id = d.id OR (e.device_id IS NULL AND e.node_id = d.node_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -16,7 +16,22 @@ from portal.billing.charges import Accrual, Charge, accruals_of, charges_of, cos
 from portal.billing.models import BillingPeriod, PeriodState
 from portal.billing.selectors import currency
 from portal.catalog.pricing import apportion
+from portal.common.sql import fetch
 from portal.teams.models import Team
+
+_SEEN_AGAIN = """
+WITH several AS (
+  SELECT period_id, team_id, user_id, flavor_id FROM billing_usagetotal WHERE id = ANY(%s)
+   GROUP BY 1, 2, 3, 4 HAVING count(*) > 1),
+seen AS (
+  SELECT DISTINCT t.id, u.lease_id FROM several JOIN billing_usagetotal t USING (period_id, team_id, user_id, flavor_id)
+    JOIN billing_usagerecord u ON u.period_id = t.period_id AND u.team_id = t.team_id
+     AND u.micro_per_hour = t.micro_per_hour AND u.currency = t.currency
+     AND u.late_for_id IS NOT DISTINCT FROM t.late_for_id
+    JOIN leases_lease l ON l.id = u.lease_id AND l.user_id = t.user_id AND l.flavor_id = t.flavor_id)
+SELECT id, count(*) FROM (
+  SELECT id, row_number() OVER (PARTITION BY lease_id ORDER BY id) AS time FROM seen) x WHERE time > 1 GROUP BY 1
+"""
 
 
 class GroupBy(models.TextChoices):
@@ -103,8 +118,9 @@ def report_of(
         # Months differ in length: what the shorter one lacks counts as over.
         old_amounts = costs_until(old, min(before.starts_at + (until - period.starts_at), before.ends_at))
     rows = _Rows(by, has_before=before is not None)
+    again = _counted_again(charges)
     for charge in charges:
-        rows.add(rows.key(charge), charge.amount_micro, charge)
+        rows.add(rows.key(charge), charge.amount_micro, charge, charge.leases - again.get(charge.total_id, 0))
     for accrual, cents in zip(running, apportion([a.micro for a in running]), strict=True):
         rows.accrue(rows.key(accrual), cents, accrual)
     for charge, amount in zip(old, old_amounts, strict=True):
@@ -129,6 +145,17 @@ def _exact_by_day(
         for day, exact in accrual.exact_by_day.items():
             found[day][key(accrual)] += exact
     return {day: dict(found[day]) for day in sorted(found)}
+
+
+def _counted_again(charges: Sequence[Charge]) -> dict[int, int]:
+    """Return by total how many of its leases another line of the month counts already: each has a line for each price.
+
+    Only where a person has more than one line for a flavor is usage looked at.
+    """
+    used = [charge for charge in charges if charge.note is None]
+    lines = Counter((charge.team.pk, charge.user.pk, charge.flavor_id) for charge in used)
+    several = [c.total_id for c in used if lines[c.team.pk, c.user.pk, c.flavor_id] > 1]
+    return dict(fetch(_SEEN_AGAIN, [several])) if several else {}
 
 
 class _Rows:
@@ -156,11 +183,11 @@ class _Rows:
             self.found[key] = ChargebackRow(key, name, "", 0, 0, 0, 0, 0, 0, self._none)
         return self.found[key]
 
-    def add(self, key: str, amount: int, charge: Charge) -> None:
+    def add(self, key: str, amount: int, charge: Charge, leases: int) -> None:
         row = self._row(key, charge)
         self.found[key] = replace(
             row,
-            leases=row.leases + charge.leases,
+            leases=row.leases + leases,
             share_milli_seconds=row.share_milli_seconds + charge.share_milli_seconds,
             amount_micro=row.amount_micro + amount,
             own_micro=row.own_micro + amount,

@@ -13,6 +13,7 @@ from portal.billing.metering import meter_all
 from portal.billing.periods import period_of
 from portal.fleet.models import Device, HealthEvent, MaintenanceWindow, Node, NodePresence
 from portal.fleet.presence import note_presence
+from portal.fleet.services import cordon, uncordon
 from portal.leases import lifecycle
 from tests.portal.builders import World, build_world
 
@@ -51,6 +52,8 @@ def test_a_months_time_adds_up_by_device_and_names_the_leases(month: World) -> N
         at=BEGIN,
         cleared_at=BEGIN + 5 * MIN,
     )
+    cordon(node=world.nodes["gpu-03"], actor=world.user("operator"), reason="fans", now=BEGIN + 20 * MIN)
+    uncordon(node=world.nodes["gpu-03"], actor=world.user("operator"), now=BEGIN + 30 * MIN)
     meter_all(now=world.now)
 
     by_device = {one.uuid: one.account for one in capacity_of(period_of(world.now), now=world.now)}
@@ -65,7 +68,8 @@ def test_a_months_time_adds_up_by_device_and_names_the_leases(month: World) -> N
     assert in_minutes["billed"] == pytest.approx(20 + 20 * held)
     assert in_minutes["unknown"] == pytest.approx(10 * (1 - held))
     silent = Device.objects.filter(node=world.nodes["gpu-03"]).values_list("uuid", flat=True)
-    assert {kind for uuid in silent for kind, n in by_device[uuid].kinds.items() if n} == {"unknown"}
+    away = [{kind: n // 60_000 for kind, n in by_device[uuid].kinds.items() if n} for uuid in silent]
+    assert away == [{"maintenance": 10, "unknown": 50}] * len(silent)
     assert together(by_device.values()).capacity == len(by_device) * 3_600_000
     found = {one.uid: one.kinds for one in lease_times(period_of(world.now), whole.pk, now=world.now)}
     assert found[lease.uid] == {"preparing": 120_000, "billed": 1_200_000, "cleaning": 180_000}

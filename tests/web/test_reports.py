@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -16,6 +16,7 @@ from portal.billing.metering import meter_all
 from portal.billing.models import Invoice
 from portal.billing.report import GroupBy, report_of
 from portal.billing.selectors import invoice_view, period_of
+from portal.catalog.models import Rate
 from portal.catalog.pricing import SHARE_HOUR
 from portal.teams.models import Team
 from portal.web.reports import files
@@ -62,6 +63,27 @@ def test_whatever_the_rows_are_they_add_up_to_the_invoices(world: World, by: Gro
         assert abs(
             sum(sum(day.values()) for day in report.exact_by_day.values()) / SHARE_HOUR - total
         ) < 10_000 * len(teams())
+
+
+def test_a_lease_with_two_prices_is_one_lease(world: World) -> None:
+    at = world.now - timedelta(hours=2)
+    was = Rate.objects.get(device_model__slug="h100-80gb")
+    with connection.cursor() as cursor:
+        cursor.execute(PAST_TRIGGERS)
+        Rate.objects.filter(pk=was.pk).update(valid=(was.valid.lower, at + timedelta(minutes=30)))
+        Rate.objects.create(
+            card=was.card, device_model=was.device_model, micro_per_hour=5_000_000, created_at=at,
+            valid=(at + timedelta(minutes=30), None),
+        )  # fmt: skip
+        cursor.execute("SET LOCAL session_replication_role = origin")
+    before = report_of(period_of(world.now), teams(), by=GroupBy.PERSON, now=world.now).whole.leases
+    world.ended("bob", seconds=3600, at=at, duration_s=7200)
+    meter_all(now=world.now)
+
+    found = report_of(period_of(world.now), teams(), by=GroupBy.PERSON, now=world.now)
+
+    assert sum(charge.leases for charge in found.charges) == before + 2
+    assert found.whole.leases == before + 1
 
 
 def test_a_running_month_is_compared_with_the_same_part_of_the_one_before(world: World) -> None:
