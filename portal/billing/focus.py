@@ -6,7 +6,8 @@ adds up to the line, to the micro-unit: each has the difference of what the line
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import IO
 
 from django.db import connection, transaction
@@ -16,7 +17,8 @@ from portal.billing.charges import Charge
 from portal.billing.models import BillingPeriod
 from portal.teams.models import Team
 
-PATIENCE = "10min"  # of the one statement, on months of many millions of records
+PATIENCE = "10min"  # of a statement, on months of many millions of records
+SORTED_IN = "64MB"  # of the database's memory, while it writes a file
 
 # Column and what is in it. Numbers carry their decimals, as FOCUS wants decimals and readers guess types by them;
 # text that a spreadsheet would take for a formula begins with an apostrophe.
@@ -26,8 +28,8 @@ COLUMNS = {
     "BillingAccountName": "text(%(issuer)s)",
     "BillingAccountType": "'Organisation'",
     "BillingCurrency": "currency",
-    "BillingPeriodEnd": "time(%(ends)s)",
-    "BillingPeriodStart": "time(%(starts)s)",
+    "BillingPeriodEnd": "%(ends)s",
+    "BillingPeriodStart": "%(starts)s",
     "ChargeCategory": "'Usage'",
     "ChargeClass": "CASE WHEN late_for_id IS NOT NULL THEN 'Correction' END",
     "ChargeDescription": "text(coalesce(note, flavor || ', ' || lease))",
@@ -55,19 +57,21 @@ COLUMNS = {
     "ServiceName": "'GPU'",
     "ServiceSubcategory": "'Other (Compute)'",
     "SkuId": "sku",
-    "SkuPriceId": "rate_id::text",
+    "SkuPriceId": "'rate-' || rate_id",
     "SubAccountId": "account",
     "SubAccountName": "text(team)",
     "SubAccountType": "'Team'",
     "Tags": "json_build_object('cost_centre', cost_centre, 'person', person, 'device_model', device_model)",
 }
+_WRITTEN = "%Y-%m-%dT%H:%M:%SZ"
 _WORDS = (
     ("money(", "round({} / 1000000.0, 6)"),
     ("number(", "round({}, 12)"),
     ("time(", """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""),
     ("text(", r"regexp_replace(regexp_replace({}, '[\r\n]', ' ', 'g'), '^(?=\s*[=+\-@\t|])', '''')"),
 )
-_ROWS = """
+# Rows are put into their order once, before they are written out as text: that of the running sum.
+_USAGE = """
 WITH charge AS (
   SELECT * FROM unnest({totals}::bigint[], {amounts}::bigint[], {numbers}::text[], {teams}::text[], {centres}::text[])
   AS c(total_id, amount, number_of_invoice, team, cost_centre)),
@@ -88,12 +92,17 @@ SELECT {columns} FROM (
   SELECT total_id, record_id, number_of_invoice, team, cost_centre, late_for_id, span, seconds, quantity,
     micro_per_hour, currency, rate_id, list_per_hour, lease, person, sku, flavor, device_model, account, NULL AS note,
     div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
-  FROM usage
-  UNION ALL
-  SELECT NULL, n.id, c.number_of_invoice, c.team, c.cost_centre, b.period_id, tstzrange(p.starts_at, p.ends_at), NULL,
-    NULL, NULL, n.currency, NULL, NULL, l.uid, w.username, f.slug, f.name, m.name, o.slug,
+  FROM usage) rated
+ORDER BY total_id, record_id
+"""
+_NOTES = """
+SELECT {columns} FROM (
+  SELECT n.id AS note_id, c.number_of_invoice, c.team, c.cost_centre, b.period_id AS late_for_id,
+    tstzrange(p.starts_at, p.ends_at) AS span, NULL::bigint AS seconds, NULL::bigint AS quantity,
+    NULL::bigint AS micro_per_hour, n.currency, NULL::bigint AS rate_id, NULL::bigint AS list_per_hour, l.uid AS lease,
+    w.username AS person, f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account,
     CASE WHEN n.amount_micro < 0 THEN 'Credit note ' ELSE 'Debit note ' END || coalesce(n.number, n.uid)
-      || ' to invoice ' || b.number || ', line ' || x.position || ': ' || n.reason, n.amount_micro
+      || ' to invoice ' || b.number || ', line ' || x.position || ': ' || n.reason AS note, n.amount_micro AS billed
   FROM unnest({notes}::bigint[], {note_numbers}::text[], {note_teams}::text[], {note_centres}::text[])
     AS c(note_id, number_of_invoice, team, cost_centre)
   JOIN billing_invoicenote n ON n.id = c.note_id JOIN billing_invoiceline x ON x.id = n.line_id
@@ -101,7 +110,7 @@ SELECT {columns} FROM (
   JOIN billing_usagetotal t ON t.line_id = x.id JOIN accounts_user w ON w.id = t.user_id
   JOIN catalog_flavor f ON f.id = t.flavor_id JOIN fleet_devicemodel m ON m.id = f.device_model_id
   JOIN teams_team o ON o.id = n.team_id LEFT JOIN leases_lease l ON l.id = n.lease_id) rated
-ORDER BY total_id, record_id
+ORDER BY note_id
 """
 
 
@@ -111,8 +120,8 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
     given = {
         "account": organisation.slug if organisation else "",
         "issuer": organisation.name if organisation else "",
-        "starts": period.starts_at,
-        "ends": period.ends_at,
+        "starts": f"{period.starts_at.astimezone(UTC):{_WRITTEN}}",
+        "ends": f"{period.ends_at.astimezone(UTC):{_WRITTEN}}",
     }
     columns = sql.SQL(", ").join(
         sql.SQL("{} AS {}").format(_expression(written, given), sql.Identifier(name))
@@ -120,12 +129,15 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
     )
     used = [c for c in charges if c.note is None]
     notes = [c for c in charges if c.note is not None]
-    query = sql.SQL(_ROWS).format(
+    usage = sql.SQL(_USAGE).format(
         totals=sql.Literal([c.total_id for c in used]),
         amounts=sql.Literal([c.amount_micro for c in used]),
         numbers=sql.Literal([c.number for c in used]),
         teams=sql.Literal([c.team_name for c in used]),
         centres=sql.Literal([c.cost_centre for c in used]),
+        columns=columns,
+    )
+    noted = sql.SQL(_NOTES).format(
         notes=sql.Literal([c.note.pk for c in notes if c.note]),
         note_numbers=sql.Literal([c.number for c in notes]),
         note_teams=sql.Literal([c.team_name for c in notes]),
@@ -133,13 +145,15 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
         columns=columns,
     )
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
-        with cursor.cursor.copy(sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, HEADER)").format(query)) as copy:
-            for block in copy:
-                file.write(block)
+        cursor.execute(f"SET LOCAL statement_timeout = '{PATIENCE}'; SET LOCAL work_mem = '{SORTED_IN}'")
+        for query, head in ((usage, ", HEADER"), (noted, "")):
+            written = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv{})").format(query, sql.SQL(head))
+            with cursor.cursor.copy(written) as copy:
+                for block in copy:
+                    file.write(block)
 
 
-def _expression(written: str, given: dict[str, object]) -> sql.Composable:
+def _expression(written: str, given: Mapping[str, object]) -> sql.Composable:
     """Return a column of ``COLUMNS`` as SQL, with what is the same in every row as literals."""
     for word, form in _WORDS:
         if written.startswith(word):

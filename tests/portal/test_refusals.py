@@ -87,6 +87,14 @@ ATTACKS = (
         "UPDATE billing_usagerecord SET recorded_at = now()",
     ),
     (
+        "billing_usage_is_right",
+        "ALTER TABLE billing_usagerecord DISABLE TRIGGER USER",
+        "INSERT INTO billing_usagerecord (lease_id, team_id, period_id, rate_id, span, seconds, share_milli,"
+        " share_milli_seconds, micro_per_hour, currency, recorded_at) SELECT lease_id, team_id, period_id, rate_id,"
+        " tstzrange(upper(span), upper(span) + interval '1 second'), 1, share_milli, share_milli,"
+        " micro_per_hour + 1, currency, recorded_at FROM billing_usagerecord LIMIT 1",
+    ),
+    (
         "billing_totals_follow_usage",
         "ALTER TABLE billing_usagetotal DISABLE TRIGGER USER",
         "UPDATE billing_usagetotal SET seconds = seconds + 1",
