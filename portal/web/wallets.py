@@ -102,7 +102,7 @@ class MovementForm(forms.Form):
     """Money that comes in or is paid out again."""
 
     kind = forms.ChoiceField(
-        label=gettext_lazy("What it is"),
+        label=gettext_lazy("Movement"),
         choices=[
             (MovementKind.TOP_UP, gettext_lazy("Top-up")),
             (MovementKind.PAY_OUT, gettext_lazy("Pay out")),
