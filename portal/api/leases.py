@@ -30,7 +30,7 @@ from portal.api.representations import (
 )
 from portal.api.responses import EventAnswer
 from portal.api.responses_leases import AccessAnswer, LeaseAnswer, LeaseDetail, LeaseEventAnswer, SampleAnswer
-from portal.api.responses_money import UsageAnswer
+from portal.api.responses_money import ReceiptAnswer, UsageAnswer
 from portal.api.wire import instant, money
 from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
@@ -38,6 +38,7 @@ from portal.common.clock import db_now
 from portal.common.errors import Forbidden
 from portal.common.failpoints import failpoint
 from portal.common.sql import fetch
+from portal.jobs.words import outcome_text
 from portal.leases import lifecycle
 from portal.leases.access import way_in, whole_environment
 from portal.leases.extending import (
@@ -63,6 +64,7 @@ from portal.leases.selectors import (
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.selectors import Rights
 from portal.telemetry.selectors import Reading, latest_for_leases
+from portal.web.leases.job_shares import bill_of
 
 TAG = "leases"
 _SLOTS = (
@@ -254,6 +256,40 @@ class LeaseUsage(Endpoint):
         rows = UsageRecord.objects.filter(lease=lease).select_related("lease__user", "lease__flavor", "team")
         return Response(
             {"next": None, "results": [usage_row(r) for r in rows.order_by("span")[:MAX_FEED_SIZE]]}
+        )
+
+
+class LeaseReceipt(Endpoint):
+    """What an ended lease cost, and each of the jobs in it."""
+
+    @call("Read the receipt of a lease", answer=ReceiptAnswer, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read what a lease cost; the total is null until all its seconds are counted.
+
+        Where several jobs followed each other in the lease, their seconds and amounts add up to its own.
+        """
+        lease = visible_lease(self.rights, uid)
+        bill, unit = bill_of(lease), lease.request.currency
+        return Response(
+            {
+                "id": lease.uid,
+                "is_counted": bill.is_counted,
+                "seconds": bill.seconds,
+                "agent_seconds": None if lease.agent_active_ms is None else lease.agent_active_ms / 1000,
+                "total": money(bill.total_micro, unit),
+                "refunded": money(bill.refunded_micro, unit),
+                "refund": bill.refund.cause if bill.refund else None,
+                "jobs": [
+                    {
+                        "id": part.attempt.job.uid,
+                        "attempt": part.attempt.number,
+                        "outcome": outcome_text(part.attempt),
+                        "seconds": part.seconds,
+                        "amount": money(part.micro, unit),
+                    }
+                    for part in bill.parts
+                ],
+            }
         )
 
 

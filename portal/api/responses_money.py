@@ -21,6 +21,29 @@ class RefundRuleAnswer(ResponseShape):
     valid_until = s.DateTimeField(allow_null=True)
 
 
+class ReceiptJob(ResponseShape):
+    """One of several jobs' part of a lease."""
+
+    id = s.CharField()
+    attempt = s.IntegerField()
+    outcome = s.CharField(help_text="How it ended, in words.")
+    seconds = s.IntegerField()
+    amount = Money()
+
+
+class ReceiptAnswer(ResponseShape):
+    """What a lease cost."""
+
+    id = s.CharField()
+    is_counted = s.BooleanField(help_text="All its seconds are counted: it is over.")
+    seconds = s.IntegerField(help_text="Billed so far.")
+    agent_seconds = s.FloatField(allow_null=True, help_text="By the node's own clock; null is unknown.")
+    total = Money(allow_null=True)
+    refunded = Money(allow_null=True, help_text="What a rule gave back; null: none applied.")
+    refund = s.ChoiceField(RefundCause.choices, allow_null=True)
+    jobs = ReceiptJob(many=True, help_text="Where several jobs followed each other in it.")
+
+
 class UsageAnswer(ResponseShape):
     """A billed interval in whole seconds, under one rate."""
 

@@ -149,6 +149,7 @@ v1: list[URLPattern | URLResolver] = [
     path("leases/<str:uid>/apps/", lease_apps.LeaseApps.as_view(), name="lease-apps"),
     path("leases/<str:uid>/apps/<str:name>/", lease_apps.AppEntrance.as_view(), name="lease-app"),
     path("leases/<str:uid>/access/", leases.LeaseAccess.as_view(), name="access"),
+    path("leases/<str:uid>/receipt/", leases.LeaseReceipt.as_view(), name="lease-receipt"),
     path("leases/<str:uid>/usage/", leases.LeaseUsage.as_view(), name="lease-usage"),
     path("leases/<str:uid>/sample/", leases.LeaseSample.as_view(), name="sample"),
     path("lease-events/", leases.LeaseEvents.as_view(), name="lease-events"),

@@ -175,6 +175,7 @@ def invariants(as_json: Json = False) -> None:
 app.command("request")(requests.request)
 app.command("list")(show.list_work)
 app.command("show")(show.show)
+app.command("receipt")(show.receipt)
 app.command("find")(show.find)
 app.command("release")(requests.release)
 app.command("terminal")(terminal.terminal)

@@ -65,6 +65,35 @@ def _lease_cells(row: Any) -> tuple[Any, ...]:
 
 
 @guarded
+def receipt(
+    name: Annotated[str, typer.Argument(metavar="LEASE", help="As “berth list --all” shows it (lse-…).")],
+    as_json: Json = False,
+) -> None:
+    """Show what a lease cost, and the part of each job where several followed each other in it."""
+    with api() as portal:
+        found = portal.get(f"leases/{_safe(name)}/receipt/")
+    if as_json:
+        output.out_json(found)
+        return
+    own = found["agent_seconds"]
+    output.facts(
+        (
+            ("lease", found["id"]),
+            ("total", formatting.money(found["total"]) if found["is_counted"] else "not counted yet"),
+            ("billed seconds", str(found["seconds"])),
+            ("the node's own clock", "unknown" if own is None else f"{own:.3f} s"),
+            *((("refunded by rule", formatting.money(found["refunded"])),) if found["refunded"] else ()),
+        )
+    )
+    cells = [
+        (one["id"], one["attempt"], one["seconds"], formatting.money(one["amount"]), one["outcome"])
+        for one in found["jobs"]
+    ]
+    if cells:
+        output.table(("JOB", "ATTEMPT", "SECONDS", "PART", "HOW IT ENDED"), cells, empty="")
+
+
+@guarded
 def find(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Letters of a name, or the begin of an id.")],
     as_json: Json = False,

@@ -261,6 +261,7 @@ ROUTES = (
     Route("POST", "leases/{lease}/ssh/", status=201, is_foreign=True),
     Route("GET", "leases/{lease}/events/", is_foreign=True),
     Route("GET", "leases/{lease}/access/", is_foreign=True),
+    Route("GET", "leases/{ended}/receipt/", is_foreign=True),
     Route("GET", "leases/{ended}/usage/", is_foreign=True),
     Route("GET", "leases/{lease}/sample/", is_foreign=True),
     Route("GET", "lease-events/"),

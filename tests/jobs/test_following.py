@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
-from django.template.loader import render_to_string
 
 from nodeagent.protocol.jobs import order_of
 from nodeagent.protocol.messages import JOBS_FOLLOW, JobReport, LeaseReport
@@ -21,7 +19,7 @@ from portal.jobs.services import cancel_job, feed_jobs
 from portal.leases import lifecycle
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.transitions import lock_leases
-from portal.web.leases.job_shares import job_shares
+from portal.web.leases.job_shares import job_parts
 from tests.agents.test_reports import Desk, ready
 from tests.jobs.test_jobs import hand_in
 from tests.portal.builders import World
@@ -62,7 +60,7 @@ def states(jobs: list[Job]) -> list[str]:
 
 
 def test_jobs_of_an_array_follow_each_other_in_a_lease_that_each_pays_its_part_of(
-    world: World, desk: Desk
+    world: World, desk: Desk, client: Any
 ) -> None:
     jobs, lease = begun(world, desk)
     order = order_of(desired_state(lease.node_id, now=world.now, features=FEATURES).leases[0].job)
@@ -87,13 +85,18 @@ def test_jobs_of_an_array_follow_each_other_in_a_lease_that_each_pays_its_part_o
     # 60 seconds of a whole device, the last 20 at twice the price
     records = [UsageRecord(seconds=40, share_milli=1000, micro_per_hour=36_000_000),
                UsageRecord(seconds=20, share_milli=1000, micro_per_hour=72_000_000)]  # fmt: skip
-    shares = job_shares(lease, records)
-    assert [one.job.uid for one in shares] == [job.uid for job in jobs]
-    assert [one.seconds for one in shares] == [10, 20, 30]
-    assert [one.amount for one in shares] == [Decimal("0.10"), Decimal("0.20"), Decimal("0.50")]
-    shown = render_to_string(
-        "web/parts/receipt.html", {"receipt": {"jobs": shares, "is_free": True, "quoted": None}}
-    )
+    parts = job_parts(lease, records)
+    assert [one.attempt.job for one in parts] == jobs
+    assert [one.seconds for one in parts] == [10, 20, 30]
+    assert [one.micro for one in parts] == [100_000, 200_000, 500_000]
+    says(desk, lease, "gone", ended(3), ended(2, 3))
+    UsageRecord.objects.all().delete()
+    Lease.objects.update(is_metered=True)  # as the receipt finds it
+    client.force_login(world.user("bob"))
+    shown = client.get(f"/leases/{lease.uid}/").content.decode()
+    told = client.get(f"/api/v1/leases/{lease.uid}/receipt/").json()
+    assert [one["id"] for one in told["jobs"]] == [job.uid for job in jobs]
+    assert told["jobs"][1]["outcome"] == "It ended with exit code 3."
     assert all(job.uid in shown for job in jobs)
     assert not LeaseRequest.objects.filter(state="queued").exists()
 

@@ -1,34 +1,77 @@
-"""What each of the jobs that followed each other in a lease had of it: whole seconds and cents that add up to it."""
+"""What an ended lease was billed, and the part of each of the jobs that followed each other in it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
 from django.db.models import F
 
-from portal.billing.models import UsageRecord
-from portal.catalog.pricing import apportion, exact_micro
+from portal.billing.models import RefundRule, UsageRecord
+from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
 from portal.jobs.models import JobAttempt
 from portal.jobs.states import JobState
 from portal.leases.models import Lease
-from portal.web.figures import money
-from portal.web.jobs.rows import JobRow, job_row
 
 
 @dataclass(frozen=True, slots=True)
-class JobShare:
-    """One job's part of a lease."""
+class JobPart:
+    """One job's part of a lease, in whole seconds and micro-units that add up to the lease's."""
 
-    job: JobRow
+    attempt: JobAttempt
     seconds: int
-    amount: Decimal | None
+    micro: int
 
 
-def job_shares(lease: Lease, records: Sequence[UsageRecord]) -> list[JobShare]:
+@dataclass(frozen=True, slots=True)
+class LeaseBill:
+    """What a lease was billed, in micro-units. ``total_micro`` is None until all its seconds are counted.
+
+    ``refunded_micro`` is what ``refund`` gave back, None where no rule applied. ``parts`` has a row per job where there
+    were several.
+    """
+
+    records: list[UsageRecord]
+    seconds: int
+    total_micro: int | None
+    refunded_micro: int | None
+    refund: RefundRule | None
+    is_counted: bool
+    is_free: bool
+    parts: list[JobPart]
+
+
+def bill_of(lease: Lease) -> LeaseBill:
+    """Return what a lease was billed so far, and by whole cents once it is over."""
+    rows = UsageRecord.objects.filter(lease=lease).select_related(
+        "period", "late_for", "lease", "refund", "rate"
+    )
+    records = list(rows.order_by("span"))
+    exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
+    whole = sum(
+        (
+            exact_micro(r.share_milli_seconds, lowered(r.rate.micro_per_hour, lease.price_milli))
+            for r in records
+        ),
+        Fraction(0),
+    )
+    is_free = lease.activated_at is None
+    is_counted = lease.is_metered or is_free
+    return LeaseBill(
+        records=records,
+        seconds=sum(record.seconds for record in records),
+        total_micro=to_minor(exact) if is_counted else None,
+        refunded_micro=to_minor(whole) - to_minor(exact) if whole != exact else None,
+        refund=next((record.refund for record in records if record.refund), None),
+        is_counted=is_counted,
+        is_free=is_free,
+        parts=job_parts(lease, records) if lease.request.is_job and is_counted else [],
+    )
+
+
+def job_parts(lease: Lease, records: Sequence[UsageRecord]) -> list[JobPart]:
     """Return the parts of an ended lease by job, in their order; none where it had at most one.
 
     A job has the time until the next one begins: what lies between two is the earlier one's. A second belongs to the
@@ -45,10 +88,7 @@ def job_shares(lease: Lease, records: Sequence[UsageRecord]) -> list[JobShare]:
     cuts = [0, *(min(max(start, 0), billed) for start in starts), billed]
     seconds = [end - begin for begin, end in pairwise(cuts)]
     exact = [_exact(records, begin, end) for begin, end in pairwise(cuts)]
-    return [
-        JobShare(job_row(one.job), own, money(amount))
-        for one, own, amount in zip(tries, seconds, apportion(exact), strict=True)
-    ]
+    return [JobPart(*part) for part in zip(tries, seconds, apportion(exact), strict=True)]
 
 
 def _exact(records: Sequence[UsageRecord], begin: int, end: int) -> Fraction:

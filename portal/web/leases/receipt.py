@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from fractions import Fraction
 
 from django.urls import NoReverseMatch, reverse
 from django.utils.formats import date_format
@@ -13,11 +12,11 @@ from django.utils.translation import gettext as _
 
 from portal.billing.models import RefundCause, RefundRule, UsageRecord, UsageTotal
 from portal.billing.selectors import line_key
-from portal.catalog.pricing import exact_micro, lowered, to_minor
+from portal.catalog.pricing import exact_micro, to_minor
 from portal.leases.models import Lease
 from portal.web.figures import gpus, money, span
-from portal.web.jobs.rows import JobRow, job_of
-from portal.web.leases.job_shares import JobShare, job_shares
+from portal.web.jobs.rows import JobRow, job_of, job_row
+from portal.web.leases.job_shares import bill_of
 from portal.web.refunds import rule_text
 
 
@@ -32,6 +31,15 @@ class ReceiptLine:
     ends_at: datetime
     seconds: int
     url: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobShare:
+    """One of several jobs' part of a lease."""
+
+    job: JobRow
+    seconds: int
+    amount: Decimal | None
 
 
 @dataclass(frozen=True)
@@ -59,44 +67,25 @@ class Receipt:
 
 def receipt_of(lease: Lease) -> Receipt:
     """Return the receipt; while metering has not come by yet it has no lines and ``is_counted`` is False."""
-    rows = UsageRecord.objects.filter(lease=lease).select_related(
-        "period", "late_for", "lease", "refund", "rate"
-    )
-    records = list(rows.order_by("span"))
-    whole = sum(
-        (
-            exact_micro(r.share_milli_seconds, lowered(r.rate.micro_per_hour, lease.price_milli))
-            for r in records
-        ),
-        Fraction(0),
-    )
-    exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
-    total = money(to_minor(exact))
-    seconds = sum(record.seconds for record in records)
+    bill = bill_of(lease)
+    total, quoted = money(bill.total_micro), money(quoted_micro(lease))
     agent = None if lease.agent_active_ms is None else Decimal(lease.agent_active_ms) / 1000
-    quoted = money(quoted_micro(lease))
-    is_free = lease.activated_at is None
-    is_counted = lease.is_metered or is_free
-    saved = (
-        quoted - total if is_counted and quoted is not None and total is not None and total < quoted else None
-    )
-    shares = job_shares(lease, records) if lease.request.is_job and is_counted else []
     return Receipt(
-        lines=[_line(record, lease) for record in records],
-        total=total if is_counted else None,
+        lines=[_line(record, lease) for record in bill.records],
+        total=total,
         quoted=quoted,
-        saved=saved,
+        saved=quoted - total if quoted is not None and total is not None and total < quoted else None,
         currency=lease.request.currency,
-        seconds=seconds,
+        seconds=bill.seconds,
         agent_seconds=agent,
-        difference_s=None if agent is None or not is_counted else agent - seconds,
-        is_counted=is_counted,
-        is_free=is_free,
-        invoice_url=line_url(records[-1], lease) if records else "",
-        refunded=money(to_minor(whole) - to_minor(exact)) if whole != exact else None,
-        refund=next((refund_text(r.refund) for r in records if r.refund), ""),
-        job=None if shares or not lease.request.is_job else job_of(lease),
-        jobs=shares,
+        difference_s=None if agent is None or not bill.is_counted else agent - bill.seconds,
+        is_counted=bill.is_counted,
+        is_free=bill.is_free,
+        invoice_url=line_url(bill.records[-1], lease) if bill.records else "",
+        refunded=money(bill.refunded_micro),
+        refund=refund_text(bill.refund) if bill.refund else "",
+        job=None if bill.parts or not lease.request.is_job else job_of(lease),
+        jobs=[JobShare(job_row(one.attempt.job), one.seconds, money(one.micro)) for one in bill.parts],
     )
 
 
