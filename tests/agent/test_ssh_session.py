@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -132,3 +133,73 @@ def test_a_broken_preface_ends_in_one_line(tmp_path: Path, said: bytes) -> None:
     ours.close()
     assert text.startswith("no SSH session: ")
     assert "Traceback" not in text
+
+
+# What "berth ssh-proxy" is to ssh: bytes both ways between its pipes and a socket.
+PROXY = """
+import os, socket, sys, threading
+one = socket.socket(socket.AF_UNIX)
+one.connect(sys.argv[1])
+def there():
+    while data := os.read(0, 65536):
+        one.sendall(data)
+    one.shutdown(socket.SHUT_WR)
+threading.Thread(target=there, daemon=True).start()
+while data := one.recv(65536):
+    os.write(1, data)
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("ssh") and shutil.which("rsync")), reason="it takes ssh and rsync")
+async def test_openssh_and_rsync_of_this_host_bring_files_in_and_out(tmp_path: Path) -> None:
+    home, here, key = tmp_path / "home", tmp_path / "here", tmp_path / "key"
+    (here / "deep").mkdir(parents=True)
+    home.mkdir()
+    (here / "deep" / "model.bin").write_bytes(os.urandom(2_000_000))
+    (here / "link").symlink_to("deep/model.bin")
+    key.write_bytes(MINE.export_private_key())
+    key.chmod(0o600)
+    (tmp_path / "known").write_text(f"lease {public(HOST)}\n")
+    (tmp_path / "proxy.py").write_text(PROXY)
+    relays: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ours, process = started(
+            home, preface({"host_key": HOST.export_private_key().decode()}), preface({"keys": [public(MINE)]})
+        )
+        inside, outside = await asyncio.open_connection(sock=ours)
+
+        async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                to.write(data)
+                await to.drain()
+            to.close()
+
+        relays.append(asyncio.current_task())  # type: ignore[arg-type]
+        await asyncio.gather(copy(reader, outside), copy(inside, writer), return_exceptions=True)
+        await asyncio.to_thread(process.communicate)
+
+    async def run(*words: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 30)
+        return process.returncode, said.decode()
+
+    proxy = f"{sys.executable} -I {tmp_path}/proxy.py {tmp_path}/s"
+    ssh = [
+        "ssh", "-F", "none", "-i", str(key), "-l", "berth", "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
+        "-o", f"UserKnownHostsFile={tmp_path}/known", "-o", "StrictHostKeyChecking=yes", "-o",
+    ]  # fmt: skip
+    async with await asyncio.start_unix_server(serve, tmp_path / "s"):
+        shell = " ".join(ssh) + f" 'ProxyCommand={proxy}'"
+        assert await run("rsync", "-a", "-e", shell, "here/", "lease:data/") == (0, "")
+        assert (home / "data" / "deep" / "model.bin").read_bytes() == (
+            here / "deep" / "model.bin"
+        ).read_bytes()
+        assert os.readlink(home / "data" / "link") == "deep/model.bin"
+        (home / "data" / "result").write_text("done")
+        assert await run("rsync", "-a", "--delete", "-e", shell, "lease:data/", "here/") == (0, "")
+        assert (here / "result").read_text() == "done"
+        assert await run(*ssh, f"ProxyCommand={proxy}", "lease", "cat data/result; exit 6") == (6, "done")
+        await asyncio.gather(*relays)
