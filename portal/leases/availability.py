@@ -14,7 +14,7 @@ from portal.policies.selectors import active_policy
 from scheduler.engine.forecaster import forecaster_of
 
 HOUR = timedelta(hours=1)
-MOST_STEPS = 48
+MOST_STEPS = 7 * 24
 LONGEST_STEP_H = 24
 
 

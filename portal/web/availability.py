@@ -62,13 +62,13 @@ def _row(row: FlavorHours, seen: Availability, usual: dict[int, int]) -> StripRo
             cells.append(StripCell("", 0, _("%(hours)s: unknown") % {"hours": hours}, "unknown"))
             continue
         title = ngettext("%(hours)s: %(n)d free", "%(hours)s: %(n)d free", free) % {"hours": hours, "n": free}
-        cells.append(StripCell(str(free), _level(free, most), title))
+        cells.append(StripCell(str(free), free_level(free, most), title))
     address = f"{reverse('web:request_new')}?flavor={row.flavor.slug}"
     is_own = bool(usual) and row.flavor.pk == next(iter(usual))
     return StripRow(row.flavor.shown_name, cells, url=address, is_own=is_own)
 
 
-def _level(free: int, most: int) -> int:
+def free_level(free: int, most: int) -> int:
     """Return how dark a cell is: one, few and many free units look apart, none is empty."""
     return 0 if not free else 1 if free == 1 else min(4, 2 + 2 * free // max(most, 4))
 

@@ -73,18 +73,14 @@ class Visitor:
 
 
 def barriers(page: Any) -> list[str]:
-    """Return what would keep somebody out, as axe-core finds it: serious and critical only."""
+    """Return what would keep somebody out, as axe-core finds it, however much or little."""
     page.evaluate(AXE.read_text())
     found = page.evaluate(
         "(rules) => axe.run(document, {runOnly: rules, resultTypes: ['violations']})"
         ".then(r => r.violations.map(v => [v.impact, v.id, v.nodes.map(n => n.target.join(' '))]))",
         RULES,
     )
-    return [
-        f"{rule}: {', '.join(where[:4])}"
-        for impact, rule, where in found
-        if impact in ("serious", "critical")
-    ]
+    return [f"{rule} ({impact}): {', '.join(where[:4])}" for impact, rule, where in found]
 
 
 def overflow(page: Any) -> list[str]:

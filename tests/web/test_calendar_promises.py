@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from django.utils import timezone
@@ -52,3 +53,21 @@ def test_a_booking_over_maintenance_says_so_and_its_devices_do_not_look_free(
 
     assert "maintenance is planned then on gpu-01" in quote
     assert page.count("is-maintenance") > 8  # the node and each of its devices
+
+
+def test_the_calendar_says_when_each_size_is_free_and_leads_to_the_form(
+    world: World, signed_in: SignedIn, publish: Publish
+) -> None:
+    unknown = signed_in("bob").get("/calendar/").text
+    world.active("charlie", "h100", count=8, duration_s=7200)
+    publish(world.now)
+
+    page = signed_in("bob").get("/calendar/").text
+    of_node = signed_in("bob").get("/calendar/?node=gpu-01").text
+    long_ago = signed_in("bob").get("/calendar/?on=2020-01-01").text
+    links = re.findall(r'class="cal-free [^"]*" href="([^"]+)"', page)
+
+    assert "Free units by size" in page
+    assert any("flavor=h100&amp;starts_at=" in link for link in links)
+    assert signed_in("bob").get(links[0].replace("&amp;", "&")).status_code == 200
+    assert not any("Free units by size" in text for text in (unknown, of_node, long_ago))

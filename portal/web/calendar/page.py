@@ -20,6 +20,7 @@ from portal.leases.ical import as_ical, own_leases
 from portal.teams.models import Role
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import person, rights_of
+from portal.web.calendar.availability import free_rows
 from portal.web.calendar.rows import lines, rows, span_of, ticks
 
 NODES_A_PAGE = 6
@@ -84,12 +85,16 @@ def page(request: HttpRequest) -> HttpResponse:
         found = entries(rights, wanted, devices, now=now)
     except Invalid as error:
         problem = " ".join(str(text) for text in error.fields.values())
+    # Units are counted over the whole fleet: no answer to one node or one team.
+    is_whole = page.number == 1 and not names["node"] and not names["team"]
+    free = free_rows(span, model=names["model"], now=now) if is_whole else []
     context = {
         "form": form,
         "span": span,
         "ticks": ticks(span, now=now),
         "rows": rows(devices, found, span),
         "lines": lines(found),
+        "free": free,
         "page": page,
         "problem": problem,
         "now_at": span.column(now) if span.since <= now < span.until else None,
