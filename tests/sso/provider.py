@@ -93,7 +93,7 @@ class FakeProvider:
                 302,
                 {"Location": f"{dict(parse_qsl(parts.query))['redirect_uri']}?{urlencode(back)}"},
             )
-        else:
+        elif parts.path != "/favicon.ico":
             status = 404
         handler.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(answer)), **more}.items():
