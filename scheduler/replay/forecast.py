@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -68,24 +68,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="part of the fleet that long requests which cannot be stopped leave free (0)",
     )
+    parser.add_argument(
+        "--installed", action="store_true", help="the rules of a new installation but the order"
+    )
     parser.add_argument("--place", default="binpack", help="placement policy (default: binpack)")
     parser.add_argument("--every", type=int, default=1, help="forecast every so many-th who has to wait")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Replay, forecast and compare. Raises BadTrace and UnknownPolicy."""
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     queue.check(options)
     if not 1 <= options.every <= MOST:
         raise BadTrace(f"--every {options.every}: between 1 and {MOST} are needed.")
     policy, _ = queue.rules_of(options)
-    policy = replace(policy, keep_short=options.keep_short)
     policy_named(policy.place)
     cluster = Cluster(options.nodes, options.gpus_per_node)
     jobs = read(options.jobs, cluster.nodes * cluster.gpus)
     watch = ForecastRecorder(jobs, every=options.every)
     is_learned = options.estimates == LEARNED
-    Turns(
+    played = Turns(
         jobs,
         policy,
         cluster,
@@ -98,17 +100,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "policy": options.policy,
         "estimates": options.estimates,
         "consent": options.consent,
-        "notice_s": options.notice,
-        "backfill": options.backfill,
-        "keep_short": options.keep_short,
+        "notice_s": policy.preempting.grace_s,
+        "backfill": policy.backfill,
+        "keep_short": policy.keep_short,
         "nodes": options.nodes,
         "gpus_per_node": options.gpus_per_node,
-        "jobs": len(jobs.submit),
+        **queue.figures(jobs, played, cluster),
         "waited": watch.waits,
         **figures(watch.shown),
         "unknown": watch.unknown,
         "certain": len(watch.certain_kept),
         "certain_kept": sum(watch.certain_kept),
+        "cpu_s": round(time.process_time() - cpu, 3),
         "wall_s": round(time.perf_counter() - started, 3),
     }
 

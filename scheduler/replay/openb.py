@@ -14,6 +14,7 @@ import resource
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -241,18 +242,23 @@ class ReplayedInstallation:
         self._over: set[int] = set()
         self._looked_at = 0.0
 
+    @contextmanager
+    def clocked(self) -> Iterator[None]:
+        """Count the CPU seconds of the turns inside, learning aside."""
+        began = time.thread_time()
+        yield
+        self.seconds += time.thread_time() - began
+
     def turn(self, arrivals: Sequence[int], now_s: float) -> None:
         """Let these arrive and be decided in one turn."""
         self._learn(now_s)
         now = ZERO + timedelta(seconds=now_s)
         forms = self.trace.arrivals
-        began = time.thread_time()
         for number in arrivals:
             if not forms[number].boards:
                 self._host(number)
         queue = tuple(self._claim(number, now) for number in arrivals if forms[number].boards)
         found = plan(self._snapshot(now, queue), self.policy, self._room, explains=False) if queue else None
-        self.seconds += time.thread_time() - began
         for grant in found.grants if found else ():
             self._start(grant, now)
         for claim in queue:
@@ -260,7 +266,6 @@ class ReplayedInstallation:
 
     def end(self, number: int) -> None:
         """Let an arrival that was placed be over."""
-        began = time.thread_time()
         if number in self._held:
             self._room.end(Ended(self._held.pop(number)))
             self._over.add(number)
@@ -270,15 +275,16 @@ class ReplayedInstallation:
                 self._seen[form, True] += 1
         elif number in self._hosted:
             self._take(int(self.placed[number]), self._hosted.pop(number), -1)
-        self.seconds += time.thread_time() - began
 
     def _learn(self, now_s: float) -> None:
         if self.rules.knows or now_s - self._looked_at < LEARN_EVERY_S:
             return
         self._looked_at = now_s
+        began = time.thread_time()
         requests = +self._seen
         found = relearned(self.demand, self.demand.version + 1, requests, self._room.fleet.left())
         self.demand = found or self.demand
+        self.seconds -= time.thread_time() - began
 
     def _remember(self, number: int) -> None:
         """Count one of the last requests; the oldest is forgotten."""
@@ -349,8 +355,9 @@ PLAIN = ReplayRules()
 def play(trace: Trace, rules: ReplayRules = PLAIN) -> PlayedPlacement:
     """Arrivals only: the published experiment."""
     here = ReplayedInstallation(trace, rules)
-    for number, arrivals in enumerate(batched(range(len(trace.arrivals)), rules.together)):
-        here.turn(arrivals, number * rules.together * rules.gap_s)
+    with here.clocked():
+        for number, arrivals in enumerate(batched(range(len(trace.arrivals)), rules.together)):
+            here.turn(arrivals, number * rules.together * rules.gap_s)
     return PlayedPlacement(here.placed, figures(here), len(trace.arrivals), here.seconds)
 
 
@@ -406,11 +413,12 @@ def play_departures(trace: Trace, rules: ReplayRules = PLAIN) -> PlayedPlacement
     span = _span(lives, here.gpu, here.capacity)
     starts = np.arange(len(lives)) * span / len(lives)
     ends = np.minimum(starts + lives, span)
-    for event in _events(starts, starts + lives).tolist():
-        if event < 0:
-            here.end(-event - 1)
-        else:
-            here.turn([event], float(starts[event]))
+    with here.clocked():
+        for event in _events(starts, starts + lives).tolist():
+            if event < 0:
+                here.end(-event - 1)
+            else:
+                here.turn([event], float(starts[event]))
     time_of = here.gpu * (ends - starts)
     placed = here.placed >= 0
     found = {

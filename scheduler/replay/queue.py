@@ -78,9 +78,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started, cpu = time.perf_counter(), time.process_time()
     check(options)
     policy, knows = rules_of(options)
-    if options.installed:
-        policy = replace(INSTALLED, order=policy.order)
-    policy = replace(policy, keep_short=options.keep_short)
     policy_named(policy.place)
     cluster = Cluster(options.nodes, options.gpus_per_node)
     jobs = read(options.jobs, cluster.nodes * cluster.gpus)
@@ -138,12 +135,13 @@ def rules_of(options: argparse.Namespace) -> tuple[PolicyRules, bool]:
     if options.policy not in YARDSTICKS and order not in ORDERS:
         raise UnknownPolicy("order", order, sorted({*YARDSTICKS, *ORDERS}))
     policy = PolicyRules(
-        order=order,
         place=options.place,
         backfill=options.backfill,
         preempting=replace(preempting, grace_s=options.notice),
     )
-    return policy, knows
+    if options.installed:
+        policy = INSTALLED
+    return replace(policy, order=order, keep_short=options.keep_short), knows
 
 
 def figures(jobs: Jobs, played: PlayedQueue, cluster: Cluster) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def options(trace: Path, **more: object) -> argparse.Namespace:
         **{
             "jobs": trace, "nodes": 2, "gpus_per_node": 4, "policy": "default", "estimates": "none",
             "consent": "none", "notice": 120, "backfill": "easy", "place": "binpack", "every": 1,
-            "keep_short": 0.0, **more,
+            "keep_short": 0.0, "installed": False, **more,
         }
     )  # fmt: skip
 
@@ -101,6 +101,13 @@ def test_lengths_are_learned_on_the_way_by_the_products_model(tmp_path: Path) ->
     assert before == [0]
     assert learner.guess([300, 310]) == learner.guess([300]) + learner.guess([310])
     assert 100 < learner.guess([300])[0] < 2_000
+
+
+def test_as_newly_installed_its_rules_count_and_waits_are_told(trace: Path) -> None:
+    found = forecast.run(options(trace, installed=True, notice=0, backfill="none", every=150))
+
+    assert (found["notice_s"], found["backfill"], found["jobs"]) == (120, "easy", 150)
+    assert found["mean_wait_s"] > 0
 
 
 def test_bad_options_are_refused(trace: Path) -> None:

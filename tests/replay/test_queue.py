@@ -87,7 +87,9 @@ def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
     jobs = read(SAMPLE, 8 * NODES)
     key = jobs.submit if name == "fifo" else jobs.duration
 
-    options = Namespace(policy=name, place="binpack", backfill="none", notice=0)
+    options = Namespace(
+        policy=name, place="binpack", backfill="none", notice=0, installed=False, keep_short=0.0
+    )
     done = Turns(jobs, rules_of(options)[0], Cluster(NODES, 8), is_told=True).play()
 
     assert done.waited == head_of_line(jobs, NODES, key)
@@ -147,7 +149,9 @@ def test_decisions_stay_what_they_were_when_only_the_turn_gets_faster(
 ) -> None:
     """Whoever changes what is decided on purpose measures the weeks anew (docs/queue.md)."""
     jobs = read(begin, 8 * FEW)
-    options = Namespace(policy=policy, place="binpack", backfill=backfill, notice=notice)
+    options = Namespace(
+        policy=policy, place="binpack", backfill=backfill, notice=notice, installed=False, keep_short=0.0
+    )
     estimates = estimates_from(begin, jobs, COLUMN) if estimated else None
 
     done = Turns(

@@ -116,9 +116,10 @@ def _options() -> argparse.Namespace:
 
 def _print(title: str, figures: dict[str, Any]) -> None:
     print(f"\n{title}")
+    width = max(36, *map(len, figures))
     for name, value in figures.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        print(f"  {name:<36} {text}", flush=True)
+        print(f"  {name:<{width}} {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ import numpy as np
 
 from scheduler.engine.columns import WHOLE as WHOLE_BOARD
 from scheduler.engine.demand import Form
+from scheduler.engine.place.policy import COMPILE_FROM
 from scheduler.replay import openb
 
 POINTS = (70, 85, 100, 115, 130)
@@ -40,6 +42,8 @@ WHOLE = (
 # Part of the requests for boards that want two and a half times their CPU.
 HEAVY = (0.25, 0.5, 1.0)
 DEMAND = 1.32
+IN_TURN = 50  # arrivals decided by one of the two before it is the other's turn
+_compiled: set[str] = set()
 
 
 class Curve(NamedTuple):
@@ -60,16 +64,23 @@ def measure() -> dict[str, Any]:
     found: dict[str, list[Run]] = {}
     chosen = tuple(os.environ.get("CURVES", "").split(","))
     folder = os.environ.get("TRACES")
-    for name, trace in workloads(Path(folder) if folder else None):
-        if name.startswith(chosen):
-            found.setdefault(name, []).append(played(trace))
+    for name, trace in workloads(Path(folder) if folder else None, chosen):
+        found.setdefault(name, []).append(played(trace))
     return {name: row(runs) for name, runs in found.items()}
 
 
 def played(trace: openb.Trace) -> Run:
-    """Ours and the published rule on the same trace, one after the other."""
-    fgd = _curve(trace, openb.ReplayRules("fgd", knows=True))
-    return _curve(trace, openb.ReplayRules("default")), fgd
+    """Ours and the published rule on the same trace. They take turns, so that what else the machine does slows both."""
+    rules = openb.ReplayRules("default"), openb.ReplayRules("fgd", knows=True)
+    for one in rules:
+        _compile(trace, one)
+    ours, fgd = (openb.ReplayedInstallation(trace, one) for one in rules)
+    for numbers in openb.batched(range(len(trace.arrivals)), IN_TURN):
+        for here in (ours, fgd):
+            with here.clocked():
+                for number in numbers:
+                    here.turn((number,), number * openb.GAP_S)
+    return _curve(ours), _curve(fgd)
 
 
 def row(runs: list[Run]) -> dict[str, Any]:
@@ -91,24 +102,37 @@ def row(runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def workloads(folder: Path | None) -> Iterator[tuple[str, openb.Trace]]:
-    """Each run by the name of its workload, from the folder of the traces; None: the sample in the repository."""
+def workloads(folder: Path | None, begins: tuple[str, ...] = ("",)) -> Iterator[tuple[str, openb.Trace]]:
+    """Each run by the name of its workload, from the folder of the traces; None: the sample in the repository.
+
+    Only workloads whose names begin so are made.
+    """
+    for name, trace in _runs(folder):
+        if name.startswith(begins):
+            yield name, trace()
+
+
+def names(folder: Path | None) -> dict[str, int]:
+    """How many runs each workload has."""
+    return dict(Counter(name for name, _ in _runs(folder)))
+
+
+def _runs(folder: Path | None) -> Iterator[tuple[str, Callable[[], openb.Trace]]]:
     if folder is None:
-        yield "sample", _read(*(SAMPLE / name for name in ("nodes.csv", "pods.csv", "order.txt", "rank.csv")))
+        files = [SAMPLE / name for name in ("nodes.csv", "pods.csv", "order.txt", "rank.csv")]
+        yield "sample", partial(openb.read, *files)
         return
     for workload in WORKLOADS:
         for seed in SEEDS:
-            yield workload, _openb(folder, workload, seed)
-    base = _openb(folder, "default", 42)
+            yield workload, partial(_openb, folder, workload, seed)
+    base = cache(partial(_openb, folder, "default", 42))
     for seed in (1, 2, 3):
         for part, large, nodes in WHOLE:
             fleet = "openb's nodes" if nodes is None else f"{nodes:.0%} large nodes"
-            yield (
-                f"whole nodes {part:.0%}, {large:.0%} of them large, {fleet}",
-                whole(base, seed, part, large, nodes),
-            )
+            name = f"whole nodes {part:.0%}, {large:.0%} of them large, {fleet}"
+            yield name, partial(lambda *mix: whole(base(), *mix), seed, part, large, nodes)
         for part in HEAVY:
-            yield f"CPU-heavy {part:.0%}", heavy(base, seed, part)
+            yield f"CPU-heavy {part:.0%}", partial(lambda *mix: heavy(base(), *mix), seed, part)
 
 
 def whole(base: openb.Trace, seed: int, part: float, large: float, nodes: float | None) -> openb.Trace:
@@ -160,25 +184,37 @@ def _mixed(hosts: tuple[openb.ReplayedNode, ...], drawn: Any, chance: random.Ran
     )  # fmt: skip
 
 
-def _curve(trace: openb.Trace, rules: openb.ReplayRules) -> Curve:
-    played = openb.play(trace, rules)
-    gpu = np.array([form.gpu for form in trace.arrivals], np.int64)
-    capacity, placed = WHOLE_BOARD * sum(host.boards for host in trace.hosts), played.nodes >= 0
-    arrived, used = np.cumsum(gpu), np.cumsum(np.where(placed, gpu, 0))
-    refused = np.flatnonzero(~placed & (gpu > 0))
+def _compile(trace: openb.Trace, rules: openb.ReplayRules) -> None:
+    """Let a few arrivals of each number of boards be decided, so that no kernel is compiled while the clock runs."""
+    if rules.policy in _compiled or len(trace.hosts) < COMPILE_FROM:
+        return
+    _compiled.add(rules.policy)
+    first = {(form.boards, form.milli < WHOLE_BOARD): at for at, form in enumerate(trace.arrivals)}
+    at = sorted(first.values())
+    openb.play(
+        replace(
+            trace,
+            names=tuple(trace.names[one] for one in at),
+            arrivals=tuple(trace.arrivals[one] for one in at),
+            lives=tuple(trace.lives[one] for one in at),
+        ),
+        rules,
+    )
+
+
+def _curve(here: openb.ReplayedInstallation) -> Curve:
+    capacity, placed = here.capacity, here.placed >= 0
+    arrived, used = np.cumsum(here.gpu), np.cumsum(np.where(placed, here.gpu, 0))
+    refused = np.flatnonzero(~placed & (here.gpu > 0))
     first = 100 * int(arrived[refused[0] if len(refused) else -1]) / capacity
     allocated = tuple(openb.percent_at(arrived, used, capacity, point) or 0.0 for point in POINTS)
-    return Curve(allocated, first, played.decisions / played.seconds)
+    return Curve(allocated, first, len(here.gpu) / here.seconds)
 
 
 def _openb(folder: Path, workload: str, seed: int) -> openb.Trace:
-    return _read(
+    return openb.read(
         folder / "openb_nodes_gpu.csv",
         folder / f"openb_pods_{workload}.csv.gz",
         folder / "openb_order" / f"{workload}_seed{seed}.txt.gz",
         folder / "openb_node_rank" / f"{workload}_seed{seed}.csv.gz",
     )
-
-
-def _read(nodes: Path, pods: Path, order: Path, rank: Path) -> openb.Trace:
-    return openb.read(nodes, pods, order, rank)

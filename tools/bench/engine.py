@@ -1,168 +1,285 @@
 """What the engine must do and what it does: every row through ``plan``, as the docs measure it.
 
 ``TRACES`` names the folder of the public traces; without it the samples in ``tests/data`` are played, which says
-nothing about the limits. ``ROWS`` are functions that give the rows of one part each; a part more is a function more.
+nothing about the limits. Parts are independent of each other and run in two processes, the longest first.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
 from scheduler.replay import forecast, queue
-from tools.bench import curve
+from tools.bench import curve, cycle, latency
 
+PROCESSES = 2
 WEEK, OTHER_WEEK = "philly_w1_20171001.csv.gz", "philly_20171108_1w.csv.gz"
 SAMPLE = Path("tests/data/philly/jobs.csv")
 SAMPLE_NODES = 6
 DRAWS = (1, 2, 3)
-KEEP_SHORT = "0.2"
-FIFO, SJF = 24397.49, 2113.65
+ALONE = ("--consent", "none", "--keep-short", "0.2")
+NO_ESTIMATES = ("--estimates", "none")
+# As published, and as a second simulator says.
+FIFO, SJF = 24_397.49, 2_113.65
+EVERY = 10  # every so many-th who has to wait is forecast
+
+
+class Bounds(NamedTuple):
+    """What a figure must not be below and above."""
+
+    least: float = -math.inf
+    most: float = math.inf
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return f"{self.least:,}"
+        if math.isinf(self.least):
+            return "-" if math.isinf(self.most) else f"≤ {self.most:,}"
+        return f"≥ {self.least:,}" if math.isinf(self.most) else f"{self.least:,} to {self.most:,}"
+
+
+FREE = Bounds()  # nothing is asked of the figure
+
+
+def most(value: float) -> Bounds:
+    """No more than this."""
+    return Bounds(most=value)
+
+
+def least(value: float) -> Bounds:
+    """No less than this."""
+    return Bounds(least=value)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """A line of the table: what is measured, what it must be and should be, and what it is."""
+    """A line of the table: what is measured, its figure (None: nothing to measure) beside what it must and should be,
+    and what belongs to it.
+    """
 
     name: str
-    must: str
-    aim: str
-    measured: dict[str, Any]
+    figure: float | None
+    must: Bounds = FREE
+    aim: Bounds = FREE
+    beside: dict[str, Any] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """The line as it is printed."""
+        is_met = self.figure is not None and self.must.least <= self.figure <= self.must.most
+        verdict = {} if self.must == FREE else {"met": "yes" if is_met else "NO"}
+        return {
+            "is": "-" if self.figure is None else self.figure,
+            "must": str(self.must),
+            "aim": str(self.aim),
+            **verdict,
+            **self.beside,
+        }
 
 
-def queue_rows(traces: Path | None) -> Iterator[TargetRow]:
-    """Waiting on the Philly weeks, by the options of ``scheduler.replay queue`` (docs/queue.md)."""
+class Part(NamedTuple):
+    """Rows that one process measures, and about how many CPU seconds that takes."""
+
+    seconds: int
+    rows: Callable[[], list[TargetRow]]
+
+
+def queue_parts(traces: Path | None) -> Iterator[Part]:
+    """Waiting, by the options of ``scheduler.replay queue`` (docs/queue.md)."""
     if traces is None:
-        yield from _sampled()
+        samples: tuple[tuple[str, tuple[str, ...]], ...] = (
+            ("estimates column", ()),
+            ("no estimates", NO_ESTIMATES),
+            ("nobody preemptible", ALONE),
+            ("clairvoyant SRTF with ageing", ("--policy", "srtf_aged")),
+            ("SJF with true durations", ("--policy", "sjf")),
+            ("FIFO", ("--policy", "fifo")),
+        )
+        for name, options in samples:
+            yield Part(
+                5, partial(waited, f"sample, {SAMPLE_NODES} nodes, {name}", SAMPLE, SAMPLE_NODES, options)
+            )
         return
     week, other = traces / WEEK, traces / OTHER_WEEK
-    limits = {64: ("300", "250"), 52: ("1,000", "830"), 40: ("2,700", "2,050")}
-    for nodes, (must, aim) in limits.items():
-        yield _row(f"mean wait, {nodes} nodes, estimates column", must, aim, week, nodes)
-        yield _row(
-            f"mean wait, {nodes} nodes, estimates column, rules of a new installation", "-", "-", week, nodes,
-            "--installed",
-        )  # fmt: skip
-    limits = {64: ("320", "262"), 52: ("1,050", "890"), 40: ("3,000", "2,400")}
-    for nodes, (must, aim) in limits.items():
-        yield _row(f"mean wait, {nodes} nodes, no estimates", must, aim, week, nodes, "--estimates", "none")
-    for draw in DRAWS:
-        yield _row(f"p99.9, 64 nodes, draw {draw}", "60,000", "45,000", week, 64, "--draw", str(draw))
-    limits = {64: ("1,900", "1,500"), 52: ("6,000", "5,000"), 40: ("7,000", "6,000")}
-    alone = ("--consent", "none", "--keep-short", KEEP_SHORT)
-    for nodes, (must, aim) in limits.items():
-        yield _row(f"mean wait, {nodes} nodes, nobody preemptible", must, aim, week, nodes, *alone)
-    for nodes, must, aim in ((64, "1.15", "1.05"), (40, "1.6", "1.35")):
-        ours = _played(other, nodes, "--estimates", "none")
-        theirs = _played(other, nodes, "--policy", "srtf_aged")
-        ratio = round(ours["mean_wait_s"] / max(theirs["mean_wait_s"], 0.01), 3)
-        told = {"ratio": ratio, "ours_s": ours["mean_wait_s"], "clairvoyant_s": theirs["mean_wait_s"]}
-        yield TargetRow(
-            f"week of 2017-11-08 against clairvoyant SRTF with ageing, {nodes} nodes", must, aim, told
-        )
-    yield _row("SJF with true durations, 64 nodes", f"{SJF}", f"{SJF}", week, 64, "--policy", "sjf")
-    yield _row("FIFO, 64 nodes", f"{FIFO}", f"{FIFO}", week, 64, "--policy", "fifo")
-
-
-def _sampled() -> Iterator[TargetRow]:
-    for name, options in (
-        ("estimates column", ()),
-        ("no estimates", ("--estimates", "none")),
-        ("nobody preemptible", ("--consent", "none", "--keep-short", KEEP_SHORT)),
-        ("rules of a new installation", ("--installed",)),
-        ("clairvoyant SRTF with ageing", ("--policy", "srtf_aged")),
-        ("SJF with true durations", ("--policy", "sjf")),
-        ("FIFO", ("--policy", "fifo")),
-    ):
-        yield _row(f"sample, {SAMPLE_NODES} nodes, {name}", "-", "-", SAMPLE, SAMPLE_NODES, *options)
-
-
-def _row(name: str, must: str, aim: str, jobs: Path, nodes: int, *options: str) -> TargetRow:
-    found = _played(jobs, nodes, *options)
-    keys = ("mean_wait_s", "p99_wait_s", "p999_wait_s", "preemptions", "worst_team_slowdown", "wall_s")
-    return TargetRow(name, must, aim, {key: found[key] for key in keys})
-
-
-def _played(jobs: Path, nodes: int, *options: str) -> dict[str, Any]:
-    known = argparse.ArgumentParser()
-    queue.add_arguments(known)
-    return queue.run(known.parse_args(["--jobs", str(jobs), "--nodes", str(nodes), *options]))
-
-
-# What of ``tools.bench.curve`` is played here: the workloads of the trace and the mix that refuses earliest.
-PLACED = ("default", "gpushare40", "multigpu20", "gpuspec20", "whole nodes 45%, 10%")
-RUNS = 2
-
-
-def placement_rows(traces: Path | None) -> Iterator[TargetRow]:
-    """Boards given out beside the published rule, two runs of each workload, and decisions per second."""
-    runs: dict[str, list[curve.Run]] = {}
-    for name, trace in curve.workloads(traces):
-        if (traces is None or name.startswith(PLACED)) and len(runs.setdefault(name, [])) < RUNS:
-            runs[name].append(curve.played(trace))
-    for name, known in runs.items():
-        found = curve.row(known)
-        yield TargetRow(
-            f"gain over FGD at 130 %, {name}", "+0.9 on the mean of the trace's", "+1.3", _of(found, "at 130")
-        )
-        yield TargetRow(f"gain over FGD at 100 %, {name}", "0", "+0.3", _of(found, "at 100"))
-        yield TargetRow(
-            f"first refusal after FGD's, {name}",
-            "-1",
-            "0",
-            _of(found, "first refusal", "worst first refusal"),
-        )
-        yield TargetRow(
-            f"decisions beside FGD's, {name}", "1", "3", _of(found, "decisions per second", "times FGD's")
-        )
-
-
-def forecast_rows(traces: Path | None) -> Iterator[TargetRow]:
-    """How many starts came before P90, and how wide the windows were, by ``scheduler.replay forecast``."""
-    weeks = [("sample", SAMPLE, SAMPLE_NODES, 1)]
-    if traces is not None:
-        weeks = [("2017-10-01", traces / WEEK, 64, 10), ("2017-11-08", traces / OTHER_WEEK, 48, 10)]
-    for name, jobs, nodes, every in weeks:
-        for consent in queue.CONSENTS:
-            known = argparse.ArgumentParser()
-            forecast.add_arguments(known)
-            options = [
-                "--jobs",
-                str(jobs),
-                "--nodes",
-                str(nodes),
-                "--consent",
-                consent,
-                "--every",
-                str(every),
-            ]
-            found = forecast.run(known.parse_args(options))
-            measured = _of(found, "share_before_p90", "share_before_p50", "samples", "certain", "wall_s")
-            measured["median_width_s"] = found.get("median_width_s")
-            yield TargetRow(
-                f"starts before P90, {name}, {nodes} nodes, consent {consent}", "0.88-0.92", "same", measured
+    limits: tuple[tuple[str, tuple[str, ...], tuple[tuple[int, int, int, int], ...]], ...] = (
+        ("estimates column", (), ((64, 300, 250, 50), (52, 1_000, 830, 60), (40, 2_700, 2_050, 100))),
+        ("no estimates", NO_ESTIMATES, ((64, 320, 262, 50), (52, 1_050, 890, 70), (40, 3_000, 2_400, 110))),
+        ("nobody preemptible", ALONE, ((64, 1_900, 1_500, 30), (52, 6_000, 5_000, 40), (40, 7_000, 6_000, 60))),
+    )  # fmt: skip
+    for name, options, sizes in limits:
+        for nodes, must, aim, seconds in sizes:
+            told = f"mean wait s, {nodes} nodes, {name}"
+            is_timed = name == "estimates column" and nodes == 64
+            yield Part(
+                seconds, partial(waited, told, week, nodes, options, most(must), most(aim), is_timed=is_timed)
             )
+    for draw in DRAWS:
+        yield Part(50, partial(tail, f"p99.9 of the wait s, 64 nodes, draw {draw}", week, draw))
+    for nodes, must_be, aimed, seconds in ((64, 1.15, 1.05, 60), (40, 1.6, 1.35, 150)):
+        yield Part(seconds, partial(beside_clairvoyant, other, nodes, must_be, aimed))
+    for name, order, published in (("FIFO", "fifo", FIFO), ("SJF with true durations", "sjf", SJF)):
+        to_the_second = Bounds(round(published - 0.5, 2), round(published + 0.5, 2))
+        told = f"mean wait s, 64 nodes, {name}"
+        yield Part(30, partial(waited, told, week, 64, ("--policy", order), to_the_second, to_the_second))
 
 
-def _of(found: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: found[key] for key in keys}
+def waited(
+    name: str,
+    jobs: Path,
+    nodes: int,
+    options: tuple[str, ...],
+    must: Bounds = FREE,
+    aim: Bounds = FREE,
+    *,
+    is_timed: bool = False,
+) -> list[TargetRow]:
+    """The mean wait of a replay, and how long the replay took where ``is_timed``."""
+    found = _run(queue, jobs, nodes, *options)
+    keys = ("p99_wait_s", "p999_wait_s", "preemptions", "worst_team_slowdown", "cpu_s")
+    rows = [TargetRow(name, found["mean_wait_s"], must, aim, _of(found, *keys))]
+    if is_timed:
+        rows.append(TargetRow("wall time s of the row above", found["wall_s"], most(60), most(10)))
+    return rows
 
 
-# In order, the rows of each part: given the folder of the traces, or None for the samples.
-ROWS: tuple[Callable[[Path | None], Iterable[TargetRow]], ...] = (queue_rows, placement_rows, forecast_rows)
+def tail(name: str, jobs: Path, draw: int) -> list[TargetRow]:
+    """The longest waits but one in a thousand, with estimates drawn anew."""
+    found = _run(queue, jobs, 64, "--draw", str(draw))
+    beside = _of(found, "mean_wait_s", "cpu_s")
+    return [TargetRow(name, found["p999_wait_s"], most(60_000), most(45_000), beside)]
+
+
+def beside_clairvoyant(jobs: Path, nodes: int, must: float, aim: float) -> list[TargetRow]:
+    """The mean wait over that of who knows all durations, under the same ageing."""
+    ours, theirs = _run(queue, jobs, nodes, *NO_ESTIMATES), _run(queue, jobs, nodes, "--policy", "srtf_aged")
+    ratio = round(ours["mean_wait_s"] / max(theirs["mean_wait_s"], 0.01), 3)
+    beside = {"ours_s": ours["mean_wait_s"], "clairvoyant_s": theirs["mean_wait_s"]}
+    beside["cpu_s"] = round(ours["cpu_s"] + theirs["cpu_s"], 1)
+    name = f"week of 2017-11-08 over clairvoyant SRTF with ageing, {nodes} nodes, no estimates"
+    return [TargetRow(name, ratio, most(must), most(aim), beside)]
+
+
+OPENB_GAIN = "gain over FGD at 130 %, points, "
+
+
+def placement_parts(traces: Path | None) -> Iterator[Part]:
+    """Boards given out beside the published rule on every run of ``tools.bench.curve`` (docs/placement.md)."""
+    for name, runs in curve.names(traces).items():
+        yield Part(8 * runs, partial(placed, traces, name))
+
+
+def placed(traces: Path | None, name: str) -> list[TargetRow]:
+    """All runs of one workload: points and decisions beside FGD's."""
+    began = time.process_time()
+    found = curve.row([curve.played(trace) for _, trace in curve.workloads(traces, (name,))])
+    cpu_s = {"cpu_s": round(time.process_time() - began, 1)}
+    return [
+        TargetRow(OPENB_GAIN + name, found["at 130"], beside=cpu_s),
+        TargetRow(
+            f"allocated at 100 % minus FGD's, points, {name}", found["at 100"], least(0), least(0.3),
+            _of(found, "allocated at 100", "worst point"),
+        ),
+        TargetRow(
+            f"first refusal after FGD's, points, worst run, {name}", found["worst first refusal"], least(-1), least(0),
+            {"mean": found["first refusal"]},
+        ),
+        TargetRow(
+            f"decisions in a CPU second over FGD's, {name}", found["times FGD's"], least(1), least(3),
+            {"per_s": found["decisions per second"]},
+        ),
+    ]  # fmt: skip
+
+
+def forecast_parts(traces: Path | None) -> Iterator[Part]:
+    """Starts before P90 and waiting under the rules of a new installation, which predicts lengths by itself."""
+    weeks = [("sample", SAMPLE, SAMPLE_NODES, 1, 15)]
+    if traces is not None:
+        week, other = traces / WEEK, traces / OTHER_WEEK
+        weeks = [
+            ("2017-10-01", week, nodes, EVERY, seconds)
+            for nodes, seconds in ((64, 200), (52, 300), (40, 450))
+        ]
+        weeks.append(("2017-11-08", other, 40, EVERY, 300))
+    for name, jobs, nodes, every, seconds in weeks:
+        for consent in queue.CONSENTS:
+            told = f"{name}, {nodes} nodes, consent {consent}, as newly installed"
+            yield Part(seconds, partial(forecasted, told, jobs, nodes, consent, every))
+
+
+def forecasted(name: str, jobs: Path, nodes: int, consent: str, every: int) -> list[TargetRow]:
+    """How many starts came before P90, how wide the windows were, and how long people waited."""
+    found = _run(forecast, jobs, nodes, "--installed", "--consent", consent, "--every", str(every))
+    keys = ("share_before_p50", "samples", "certain", "median_width_s", "cpu_s")
+    beside = {key: found.get(key) for key in keys}
+    must = Bounds(0.88, 0.92)
+    return [
+        TargetRow(f"starts before P90, {name}", found["share_before_p90"], must, must, beside),
+        TargetRow(
+            f"mean wait s, {name}", found["mean_wait_s"], beside=_of(found, "p99_wait_s", "p999_wait_s")
+        ),
+    ]
+
+
+def live_rows() -> list[TargetRow]:
+    """The product's own turn and the way from a form to a lease, nothing else running (docs/measurements.md)."""
+    turn, asked = cycle.measure(), latency.measure()
+    figures = turn["turn_ms"]
+    median = figures["median"]
+    return [
+        TargetRow("live turn ms, 10,000 GPUs, 5,000 waiting, median", median, most(500), most(150), figures),
+        TargetRow(
+            "submit to active ms, median",
+            asked["submit_to_active_ms"]["p50"],
+            beside=asked["submit_to_active_ms"],
+        ),
+    ]
 
 
 def measure() -> dict[str, Any]:
     """All rows, by name; each is told on standard error as soon as it is there."""
     folder = os.environ.get("TRACES")
-    found: dict[str, Any] = {}
-    for rows in ROWS:
-        for row in rows(Path(folder) if folder else None):
-            found[row.name] = {"must": row.must, "aim": row.aim, **row.measured}
-            print(f"{row.name}: {row.measured}", file=sys.stderr, flush=True)
+    traces = Path(folder) if folder else None
+    began = time.perf_counter()
+    parts = [*queue_parts(traces), *placement_parts(traces), *forecast_parts(traces)]
+    rows: dict[int, list[TargetRow]] = {}
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+        longest = sorted(enumerate(parts), key=lambda one: -one[1].seconds)
+        running = {pool.submit(part.rows): number for number, part in longest}
+        for done in as_completed(running):
+            rows[running[done]] = done.result()
+            for row in done.result():
+                print(f"{row.name}: {row.told()}", file=sys.stderr, flush=True)
+    found = [row for number in range(len(parts)) for row in rows[number]]
+    if traces is None:
+        # Samples are too small to hold anything to a limit.
+        found = [replace(row, must=FREE, aim=FREE) for row in found]
+    else:
+        of_openb = {OPENB_GAIN + name for name in curve.WORKLOADS}
+        gain = mean(row.figure for row in found if row.name in of_openb and row.figure is not None)
+        found.append(TargetRow(f"{OPENB_GAIN}mean of openb's", round(gain, 2), least(0.9), least(1.3)))
+        found += live_rows()
+    table = {row.name: row.told() for row in found}
+    return table | {"wall time": {"wall_s": round(time.perf_counter() - began), "processes": PROCESSES}}
+
+
+def _run(experiment: Any, jobs: Path, nodes: int, *options: str) -> dict[str, Any]:
+    known = argparse.ArgumentParser()
+    experiment.add_arguments(known)
+    found: dict[str, Any] = experiment.run(
+        known.parse_args(["--jobs", str(jobs), "--nodes", str(nodes), *options])
+    )
     return found
+
+
+def _of(found: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: found[key] for key in keys}
