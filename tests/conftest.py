@@ -88,7 +88,7 @@ def pytest_collection_finish() -> None:
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None, django_db_blocker: DjangoDbBlocker
 ) -> None:
-    """Several workers migrate once: each has a copy of one migrated database."""
+    """Each worker has a copy of one migrated database, and so has a session of one."""
     folder = shared_folder()
     if folder:
         with django_db_blocker.unblock():

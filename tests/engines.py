@@ -177,9 +177,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def shared_folder() -> Path | None:
-    """Return the folder of a session of several workers on a server of its own; None elsewhere."""
-    is_own = os.environ["DATABASE_URL"] == _planned.database_url()
-    return _planned.data if _worker and is_own else None
+    """Return the folder of a session on a server of its own; None elsewhere."""
+    return _planned.data if os.environ["DATABASE_URL"] == _planned.database_url() else None
 
 
 @pytest.fixture

@@ -1,14 +1,20 @@
-"""One worker migrates an empty database, the others copy it: sixty migrations take as long as a hundred tests."""
+"""One worker migrates an empty database, the others copy it: its migrations take as long as a hundred tests.
+
+What they make is kept (``portal.embedded.schema_cache``): stacks that tests start lay it down, as the next run does.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
 from django.db import connection
+
+from portal.embedded import schema_cache
 
 NAME = "berth_template"
 
@@ -38,8 +44,13 @@ def _make() -> None:
     test, name = connection.settings_dict["TEST"], connection.settings_dict["NAME"]
     mine = test["NAME"]
     test["NAME"] = NAME
+    url = os.environ["DATABASE_URL"].replace("/berth?", f"/{NAME}?")
     try:
-        connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {NAME}")
+        schema_cache.restore(url, os.environ)
+        connection.creation.create_test_db(verbosity=0, serialize=False, keepdb=True)
+        schema_cache.keep(url, os.environ)
     finally:
         # PostgreSQL copies only a database that nobody has open.
         connection.close()
