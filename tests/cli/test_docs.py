@@ -35,4 +35,4 @@ def test_every_command_of_a_group_is_documented_with_its_options() -> None:
         for inner, command in getattr(group, "commands", {}).items():
             assert f"`berth {name} {inner}" in documented[name]
             options = {o for p in command.params for o in p.opts if o.startswith("--") and o != "--help"}
-            assert options <= set(re.findall(r"`(--[a-z]+)", documented[name])), (name, inner)
+            assert options <= set(re.findall(r"`(--[a-z-]+)", documented[name])), (name, inner)
