@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from portal.budgets.wallets import paying_wallets
 from portal.common.rows import Rows
 from portal.common.sql import fetch
 from portal.leases.budget_gate import Expense, judge, limited_teams, stopping
@@ -50,11 +51,13 @@ def hold_back(seen: Snapshot, *, now: datetime) -> tuple[Snapshot, list[Wait]]:
 
 
 def _tight_teams(team_ids: Iterable[int], *, now: datetime) -> frozenset[int]:
-    """Return the teams of which even the dearest request might be stopped: the others need no look at each."""
+    """Return the teams of which even the dearest request might be stopped: the others need no look at each.
+
+    Quotes are as old as the requests, and a wallet holds by the prices of now: each of its requests is looked at.
+    """
     dearest: dict[int, int] = dict(fetch(_DEAREST, [list(team_ids)]))
     teams = list(Team.objects.filter(pk__in=dearest))
     expenses = [Expense(team, dearest[team.pk], now, now + timedelta(seconds=1)) for team in teams]
     answers = judge(expenses, now=now, with_waiting=False, together=False)
-    return frozenset(
-        team.pk for team, reached in zip(teams, answers, strict=True) if stopping(reached, False)
-    )
+    tight = {team.pk for team, reached in zip(teams, answers, strict=True) if stopping(reached, False)}
+    return frozenset(tight | paying_wallets(teams).keys())

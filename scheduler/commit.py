@@ -35,7 +35,7 @@ from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.requests import expense_of
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.leases.transitions import announce, move_requests, note_events
-from portal.leases.wallet_holds import hold_for, priced_for_wallets, wallet_of
+from portal.leases.wallet_holds import hold_for, priced_for_wallets, wallet_to_grow_on
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.models import Team
@@ -219,7 +219,7 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
     request, until = rows[0], min(base.not_after, now + timedelta(seconds=grant.duration_s))
     expense = None
     if is_limited(request.team):
-        expense = _growth_expense(request, len(grant.slots), now, until, wallet_id=wallet_of(base))
+        expense = _growth_expense(request, len(grant.slots), now, until, wallet_id=wallet_to_grow_on(base))
         admit(expense, now=now, with_waiting=False)
     quotas.reserve([(_team(request), grant.cost_milli)])
     lease = Lease.objects.create(
@@ -245,8 +245,8 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
         moved_at=now,
         cut_by=grant.cut_by,
     )
-    if expense is not None and expense.wallet_id:
-        hold_for([lease], expense.at_most, at=now)
+    if expense is not None:
+        hold_for([lease], expense.at_most, at=now, wallet_id=expense.wallet_id)
     note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)
     names = _own_names(grant.slots)
     made = Placement.objects.bulk_create([_placement(slot, lease, snapshot, names) for slot in grant.slots])
@@ -255,7 +255,7 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
 
 
 def _growth_expense(
-    request: LeaseRequest, count: int, since: datetime, until: datetime, wallet_id: int
+    request: LeaseRequest, count: int, since: datetime, until: datetime, wallet_id: int | None
 ) -> Expense:
     """Return what more units of a request would cost; they are preemptible whatever it is."""
     price = pricing.quote(

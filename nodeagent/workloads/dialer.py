@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.workloads.inside import join, place_of
+from nodeagent.workloads.inside import JoinError, join, place_of
 
 MOST_WORD: Final = 1024
 LISTEN: Final = "0A"
@@ -87,7 +87,10 @@ def main(words: Sequence[str]) -> None:
     """
     control = socket.socket(fileno=int(words[0]))
     if len(words) == 2:
-        join(place_of(words[1]))
+        try:
+            join(place_of(words[1]))
+        except JoinError as no:
+            sys.exit(str(no))
     elif len(words) == 3:
         os.setgroups([])
         os.setresgid(*[int(words[2])] * 3)

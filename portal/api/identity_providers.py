@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rest_framework import serializers as s
@@ -14,7 +16,7 @@ from portal.api.fields import Body, Flag, Text
 from portal.api.idempotency import once
 from portal.api.responses import ResponseShape
 from portal.common.clock import db_now
-from portal.common.errors import NotFound
+from portal.common.errors import Invalid, NotFound
 from portal.sso.models import LONGEST_GROUP, IdentityProvider, ProviderAdmission
 from portal.sso.providers import (
     MOST_RULES,
@@ -95,9 +97,10 @@ class IdentityProviders(Endpoint):
         """Set up a provider; it is asked who it is, unless `is_active` is false. Operators."""
         values = self.take(NewProviderBody)
         slug = values.pop("slug")
-        made = add_provider(
-            slug=slug, spec=_spec(values), actor=self.person, rights=self.rights, now=db_now()
-        )
+        with _as_fields_are_called():
+            made = add_provider(
+                slug=slug, spec=_spec(values), actor=self.person, rights=self.rights, now=db_now()
+            )
         location = f"/api/v1/identity-providers/{made.slug}/"
         return Response(told(made), status=201, headers={"Location": location})
 
@@ -124,9 +127,10 @@ class OneIdentityProvider(Endpoint):
     def put(self, request: Request, slug: str) -> Response:
         """Change a provider and replace its rules; roles follow at people's next sign-in. Operators."""
         values = self.take(ProviderBody)
-        changed = change_provider(
-            slug=slug, spec=_spec(values), actor=self.person, rights=self.rights, now=db_now()
-        )
+        with _as_fields_are_called():
+            changed = change_provider(
+                slug=slug, spec=_spec(values), actor=self.person, rights=self.rights, now=db_now()
+            )
         return Response(told(changed))
 
     @call("Remove an identity provider", status=204, refusals=(403, 404), tag=TAG)
@@ -134,6 +138,17 @@ class OneIdentityProvider(Endpoint):
         """Forget a provider; the roles that its groups gave end now, people keep their accounts. Operators."""
         remove_provider(slug=slug, actor=self.person, rights=self.rights, now=db_now())
         return Response(status=204)
+
+
+@contextmanager
+def _as_fields_are_called() -> Iterator[None]:
+    """Name the field of a refusal as the body does."""
+    try:
+        yield
+    except Invalid as error:
+        if "secret" in error.fields:
+            error.fields["client_secret"] = error.fields.pop("secret")
+        raise
 
 
 def _spec(values: dict[str, Any]) -> ProviderSpec:

@@ -137,7 +137,13 @@ class WalletMovement(models.Model):
                     note=None,
                     cost_micro=None,
                 )
-                | Q(kind__in=_CHARGES, lease__isnull=False, note=None, cost_micro__gte=0)
+                | Q(
+                    kind__in=_CHARGES,
+                    lease__isnull=False,
+                    note=None,
+                    cost_micro__isnull=False,
+                    cost_micro__gte=0,
+                )
                 | Q(kind=MovementKind.NOTE, lease=None, note__isnull=False, cost_micro=None),
             ),
         ]

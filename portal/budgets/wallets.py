@@ -77,7 +77,7 @@ def open_wallet(*, team: Team, actor: User, rights: Rights, at_zero: str, now: d
     _require(rights, team)
     if at_zero not in AtZero.values:
         raise Invalid(fields={"at_zero": _("Choose “block” or “preemptible”.")})
-    card = RateCard.objects.filter(is_default=True, rates__isnull=False).first()
+    card = RateCard.objects.filter(is_default=True, rates__valid__startswith__lte=now).first()
     if card is None:
         raise Conflict(_("Set a price first: a wallet is kept in the currency of the prices."))
     wallet, is_new = Wallet.objects.select_for_update().get_or_create(
@@ -133,6 +133,8 @@ def move_by_hand(
     if fields:
         raise Invalid(fields=fields)
     wallet = _locked(team)
+    if kind == MovementKind.TOP_UP and wallet.balance_micro + wallet.held_micro + amount_micro > MOST_MICRO:
+        raise Invalid(fields={"amount": _("A wallet cannot hold so much.")})
     signed = amount_micro if kind == MovementKind.TOP_UP else -amount_micro
     try:
         with transaction.atomic():

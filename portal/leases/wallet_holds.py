@@ -6,6 +6,7 @@ It comes back less what the lease came to once it is metered to its end (``porta
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from portal.budgets.models import MovementKind, Wallet, WalletHold
 from portal.budgets.wallets import paying_wallets, post
 from portal.catalog import pricing
 from portal.catalog.models import Rate
+from portal.common.errors import Conflict
 from portal.common.rows import Rows
 from portal.leases.budget_gate import NO_WALLET, Expense
 from portal.leases.models import Lease, LeaseRequest
@@ -23,7 +25,8 @@ _RATES = Rows(Rate, "card")
 def priced_for_wallets(expenses: Sequence[Expense], requests: Sequence[LeaseRequest]) -> list[Expense]:
     """Return what requests would cost with what wallets would hold for it by the prices that are known now.
 
-    Their quotes are as old as they are. Expenses that no wallet pays for stay as they are; two queries for all.
+    Their quotes are as old as they are. Expenses that no wallet pays for stay as they are, as do those without a price
+    now: metering waits for it, too. Two queries for all.
     """
     payers = paying_wallets([expense.team for expense in expenses])
     if not payers:
@@ -37,26 +40,32 @@ def priced_for_wallets(expenses: Sequence[Expense], requests: Sequence[LeaseRequ
     found = []
     for expense, request in zip(expenses, requests, strict=True):
         if request.team_id in payers:
-            price = pricing.quote_at(
-                rates[request.flavor.device_model_id],
-                request.flavor,
-                count=request.count * max(request.nodes, 1),
-                duration_s=max(1, int((expense.ends_at - expense.starts_at).total_seconds())),
-                starts_at=expense.starts_at,
-                price_milli=request.price_milli,
-            )
-            expense = replace(expense, hold_micro=price.hold_micro)
+            with suppress(Conflict):
+                price = pricing.quote_at(
+                    rates[request.flavor.device_model_id],
+                    request.flavor,
+                    count=request.count * max(request.nodes, 1),
+                    duration_s=max(1, int((expense.ends_at - expense.starts_at).total_seconds())),
+                    starts_at=expense.starts_at,
+                    price_milli=request.price_milli,
+                )
+                expense = replace(expense, hold_micro=price.hold_micro)
         found.append(expense)
     return found
 
 
-def hold_for(leases: Sequence[Lease], amount_micro: int, *, at: datetime) -> None:
+def hold_for(
+    leases: Sequence[Lease], amount_micro: int, *, at: datetime, wallet_id: int | None = None
+) -> None:
     """Hold an amount for new leases of one request, split by their shares, on the wallet that pays for their team.
 
-    Nothing where none does. Call in the transaction that makes them, with the budgets held (``hold_budgets``); the
-    database refuses what the balance does not cover.
+    ``wallet_id`` names another one, as an ``Expense`` does. Nothing where none pays. Call in the transaction that makes
+    them, with the budgets held (``hold_budgets``); the database refuses what the balance does not cover.
     """
-    wallet = paying_wallets([leases[0].team]).get(leases[0].team_id)
+    if wallet_id is None:
+        wallet = paying_wallets([leases[0].team]).get(leases[0].team_id)
+    else:
+        wallet = Wallet.objects.filter(pk=wallet_id).first()
     if wallet is not None:
         _hold(wallet, leases, amount_micro, at)
 
@@ -72,6 +81,15 @@ def wallet_of(lease: Lease) -> int:
     """Return the id of the wallet that holds for a live lease, ``NO_WALLET`` where none does."""
     found = WalletHold.objects.filter(lease=lease).values_list("wallet_id", flat=True).first()
     return NO_WALLET if found is None else found
+
+
+def wallet_to_grow_on(lease: Lease) -> int | None:
+    """Return what pays for more units beside a live lease: the wallet that holds for it, also where a nearer one was
+    opened since; ``NO_WALLET`` where none does; None, the one that pays now, where that one is closed."""
+    hold = WalletHold.objects.filter(lease=lease).select_related("wallet").first()
+    if hold is None:
+        return NO_WALLET
+    return hold.wallet_id if hold.wallet.is_open else None
 
 
 def _hold(wallet: Wallet, leases: Sequence[Lease], amount_micro: int, at: datetime) -> None:

@@ -24,7 +24,8 @@ WITHIN_S: Final = 5.0
 MOST_ANSWER: Final = 1024 * 1024
 # Clocks of a provider and of ours may differ by so much.
 LEEWAY_S: Final = 60
-SCOPE: Final = "openid profile email"
+LONGEST_SUBJECT: Final = 255
+SCOPES: Final = ("openid", "profile", "email")
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 KEY_KINDS: Final = ("RSA", "EC", "OKP")
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
@@ -53,6 +54,7 @@ class Endpoints:
     keys: str
     userinfo: str
     is_basic: bool
+    scope: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def discover(issuer: str) -> Endpoints:
         if not known[name] and name != "userinfo_endpoint":
             raise ProviderFault(f"its {name} is missing or no https address")
     methods = document.get("token_endpoint_auth_methods_supported")
+    scopes = document.get("scopes_supported")
     return Endpoints(
         authorization=known["authorization_endpoint"],
         token=known["token_endpoint"],
@@ -83,6 +86,8 @@ def discover(issuer: str) -> Endpoints:
         userinfo=known["userinfo_endpoint"],
         # What a provider that says nothing takes (OpenID Connect Discovery 1.0, section 3).
         is_basic=not isinstance(methods, list) or "client_secret_post" not in methods,
+        # Some, Okta among them, tell groups only to whoever asks for them.
+        scope=" ".join((*SCOPES, "groups") if isinstance(scopes, list) and "groups" in scopes else SCOPES),
     )
 
 
@@ -93,7 +98,7 @@ def authorization_url(client: ProviderClient, endpoints: Endpoints, flow: Flow) 
         "response_type": "code",
         "client_id": client.client_id,
         "redirect_uri": client.callback,
-        "scope": SCOPE,
+        "scope": endpoints.scope,
         "state": flow.state,
         "nonce": flow.nonce,
         "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
@@ -159,8 +164,10 @@ def _verified(token: Any, client: ProviderClient, endpoints: Endpoints, flow: Fl
     try:
         claims = jwt.decode(token, KeySet.import_key_set({"keys": usable}), algorithms=ALGORITHMS).claims
         rules.validate(claims)
-    except (JoseError, ValueError, TypeError, KeyError) as error:
+    except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ProviderFault(f"its ID token does not hold: {type(error).__name__}") from error
+    if not (0 < len(claims["sub"]) <= LONGEST_SUBJECT and claims["sub"].isprintable()):
+        raise ProviderFault("its subject cannot be kept")
     # One made for several parties names the one that it was made for (OpenID Connect Core 1.0, 3.1.3.7).
     if claims.get("azp", client.client_id) != client.client_id:
         raise ProviderFault("its ID token was made for another client")
@@ -179,7 +186,7 @@ def _json(method: str, url: str, **more: Any) -> Mapping[str, Any]:
                 method, url, headers={"Accept": "application/json", **more.pop("headers", {})}, **more
             ) as answer,
         ):
-            for piece in answer.iter_bytes(65_536):
+            for piece in answer.iter_bytes():  # as it comes: pieces of a size would be waited for
                 body += piece
                 if len(body) > MOST_ANSWER or time.monotonic() > until:
                     raise ProviderFault(f"{host} sent too much, or too slowly")

@@ -17,6 +17,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sealing import PROVIDERS, seal, unseal
 from portal.sso.models import LONGEST_GROUP, GivenRole, GroupRule, IdentityProvider, ProviderAdmission
 from portal.sso.openid import ProviderClient, ProviderFault, discover, is_safe
+from portal.sso.signing_in import AdmittedPerson, follow_groups
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 
@@ -120,7 +121,9 @@ def change_provider(
             raise NotFound
         before = told(provider)
         if provider.issuer.rstrip("/") != spec.issuer.rstrip("/"):
-            provider.identities.all().delete()
+            if not spec.secret:  # the one there is must not be told to somebody else
+                raise Invalid(fields={"secret": _("Another issuer needs its own secret.")})
+            _forget_people(provider, now)
         _store(provider, spec)
         record(actor, "identity_provider.changed", slug, at=now, before=before, after=told(provider))
     return provider
@@ -133,14 +136,18 @@ def remove_provider(*, slug: str, actor: User, rights: Rights, now: datetime) ->
     provider = IdentityProvider.objects.select_for_update().filter(slug=slug).first()
     if provider is None:
         raise NotFound
-    given = GivenRole.objects.filter(provider=provider).select_related("membership__team")
-    for row in given:
-        kept = row.membership.role == Role.OPERATOR and row.membership.team.parent_id is None
-        if not kept:  # operators stay: somebody must be able to run the installation
-            row.membership.delete()
+    _forget_people(provider, now)
     before = told(provider)
     provider.delete()
     record(actor, "identity_provider.removed", slug, at=now, before=before)
+
+
+def _forget_people(provider: IdentityProvider, now: datetime) -> None:
+    """Take the roles that a provider's groups gave, then forget who came by it; people keep their accounts."""
+    given = GivenRole.objects.filter(provider=provider)
+    for user in User.objects.filter(pk__in=given.values("membership__user")).order_by("pk"):
+        follow_groups(provider, AdmittedPerson(user), [], now)
+    provider.identities.all().delete()
 
 
 def told(provider: IdentityProvider) -> dict[str, Any]:

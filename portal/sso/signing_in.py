@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.accounts.selectors import may_enter
+from portal.accounts.selectors import entering, may_enter
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden
 from portal.sso.models import (
@@ -59,7 +59,7 @@ class AdmittedPerson:
 def person_of(claims: Mapping[str, Any], groups_claim: str) -> Person:
     """Return what verified claims say of somebody; what has another shape than it should counts as not said."""
     return Person(
-        subject=str(claims["sub"])[:255],
+        subject=str(claims["sub"]),
         username=_text(claims.get("preferred_username")),
         name=_text(claims.get("name"))[:100],
         email=_mail(_text(claims.get("email"))),
@@ -97,7 +97,7 @@ def admit(provider: IdentityProvider, person: Person, *, now: datetime) -> Admit
         raise Forbidden(_("This account is closed. Ask an operator."))
     if person.groups is None:  # not known is not none: nothing is taken away
         return admitted
-    _follow_groups(provider, admitted, mine, now)
+    follow_groups(provider, admitted, mine, now)
     if provider.admission == ProviderAdmission.GROUPS and not mine:
         admitted.refusal = _no_group(provider, person)
     return admitted
@@ -105,7 +105,12 @@ def admit(provider: IdentityProvider, person: Person, *, now: datetime) -> Admit
 
 @transaction.atomic
 def connect(provider: IdentityProvider, person: Person, user: User, *, now: datetime) -> None:
-    """Let somebody who is signed in come by a provider from now on; raises Conflict where that is somebody else's."""
+    """Let somebody who is signed in come by a provider from now on.
+
+    Raises Conflict where that is somebody else's, and Forbidden for an account of the demo, which is everybody's.
+    """
+    if user.is_demo:
+        raise Forbidden(_("The accounts of the demo are everybody's: connect one of your own."))
     IdentityProvider.objects.select_for_update().get(pk=provider.pk)
     subject = ExternalIdentity.objects.filter(provider=provider, subject=person.subject).first()
     own = ExternalIdentity.objects.filter(provider=provider, user=user).first()
@@ -135,16 +140,20 @@ def disconnect(provider: IdentityProvider, user: User, *, now: datetime) -> None
         raise Conflict(
             _("You have no password here: you could not sign in again. Ask an operator for one first.")
         )
+    IdentityProvider.objects.select_for_update().get(pk=provider.pk)
     gone, _rows = ExternalIdentity.objects.filter(provider=provider, user=user).delete()
     if gone:
-        _follow_groups(provider, AdmittedPerson(user), [], now)
+        follow_groups(provider, AdmittedPerson(user), [], now)
         record(user, "identity.disconnected", user.username, at=now, provider=provider.slug)
 
 
-def _follow_groups(
+def follow_groups(
     provider: IdentityProvider, admitted: AdmittedPerson, rules: list[GroupRule], now: datetime
 ) -> None:
-    """Give what the rules say and take what they gave before; what was given by hand stays."""
+    """Give what the rules say and take what they gave before; what was given by hand stays, and the last operator.
+
+    Call in a transaction with the provider locked.
+    """
     user = admitted.user
     wanted = {(rule.team_id, rule.role): rule.team for rule in rules}
     given = GivenRole.objects.filter(provider=provider, membership__user=user).select_related(
@@ -177,7 +186,7 @@ def _follow_groups(
 
 
 def _is_last(membership: Membership) -> bool:
-    others = Membership.objects.filter(team=membership.team_id, role=membership.role, user__is_active=True)
+    others = Membership.objects.filter(entering("user__"), team=membership.team_id, role=membership.role)
     return not others.exclude(pk=membership.pk).exists()
 
 
@@ -193,12 +202,12 @@ def _no_group(provider: IdentityProvider, person: Person) -> str:
 
 def _new_user(person: Person) -> User:
     """Make an account without a password, with a name that nobody has."""
-    base = (person.username or person.email).partition("@")[0]
+    base = User.normalize_username((person.username or person.email).partition("@")[0])
     base = _NOT_IN_A_NAME.sub("-", base).strip("-.")[:100] or "person"
-    taken = set(User.objects.filter(username__startswith=base).values_list("username", flat=True))
-    name = next(
-        one for n in range(1, len(taken) + 2) if (one := base if n == 1 else f"{base}-{n}") not in taken
-    )
+    near = User.objects.filter(username__istartswith=base).values_list("username", flat=True)
+    taken = {name.casefold() for name in near}
+    names = (base if n == 1 else f"{base}-{n}" for n in range(1, len(taken) + 2))
+    name = next(one for one in names if one.casefold() not in taken)
     user = User(username=name, display_name=person.name, email=person.email)
     user.set_unusable_password()
     user.save()
@@ -206,11 +215,19 @@ def _new_user(person: Person) -> User:
 
 
 def _groups(claims: Mapping[str, Any], path: str) -> frozenset[str] | None:
-    """Return the groups at a claim, ``a.b`` for one inside another; None where there is none, or too many to send."""
+    """Return the groups at a claim, ``a.b`` for one inside another; None where they are somewhere else, or no list.
+
+    Providers leave the claim out for somebody who is in no group; one with more than fit says where to ask instead
+    (OpenID Connect Core 1.0, 5.6.2; Entra ID also by ``hasgroups``).
+    """
     found: Any = claims
     for part in [path] if path in claims else path.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(found, Mapping):
             return None
+        if part not in found:
+            elsewhere = claims.get("_claim_names")
+            is_elsewhere = isinstance(elsewhere, Mapping) and path in elsewhere
+            return None if is_elsewhere or claims.get("hasgroups") else frozenset()
         found = found[part]
     if isinstance(found, str):
         found = [found]

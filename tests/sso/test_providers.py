@@ -108,10 +108,16 @@ def test_only_operators_and_another_issuer_means_other_people(
     change_provider(slug="lab", spec=spec, **as_operator(world))
     assert ExternalIdentity.objects.count() == 1
 
+    assert Membership.objects.filter(user=admitted.user).exists()
     moved = lab.issuer.replace("127.0.0.1", "localhost")
     lab.answers["/.well-known/openid-configuration"] = (200, _discovery(lab, moved))
+    bare = ProviderSpec(**{**_values(spec), "issuer": moved, "secret": ""})
+    with pytest.raises(Invalid) as refused:  # the secret there is is for nobody else
+        change_provider(slug="lab", spec=bare, **as_operator(world))
+    assert set(refused.value.fields) == {"secret"}
     change_provider(slug="lab", spec=ProviderSpec(**{**_values(spec), "issuer": moved}), **as_operator(world))
 
+    assert not Membership.objects.filter(user=admitted.user).exists()
     assert not ExternalIdentity.objects.exists()
 
 
@@ -131,8 +137,14 @@ def test_the_last_operator_stays_one(world: World, lab: FakeProvider, provider: 
 
 
 def test_what_is_no_list_of_groups_is_not_known() -> None:
-    for claims in ({}, {"groups": None}, {"groups": {"a": 1}}, {"_claim_names": {"groups": "src1"}}):
+    for claims in (
+        {"hasgroups": True},
+        {"groups": None},
+        {"groups": {"a": 1}},
+        {"_claim_names": {"groups": "src1"}},
+    ):
         assert person_of({"sub": "1", **claims}, "groups").groups is None
+    assert person_of({"sub": "1", "_claim_names": {"more": "src1"}}, "groups").groups == frozenset()
     assert person_of({"sub": "1", "groups": ["a", 5, "", "x" * 201]}, "groups").groups == {"a"}
     assert person_of({"sub": "1", "realm": {"roles": ["a"]}}, "realm.roles").groups == {"a"}
     assert person_of({"sub": "1", "https://x.example/groups": ["a"]}, "https://x.example/groups").groups == {

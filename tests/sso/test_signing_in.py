@@ -68,14 +68,16 @@ def test_groups_make_an_account_give_roles_and_take_them_again(
         ("perception", Role.RESEARCHER), ("vision", Role.APPROVER), ("language", Role.RESEARCHER),
     }  # fmt: skip
 
-    # A provider that says nothing of groups takes nothing away; who is in none any more loses what they gave.
-    no_word = {name: value for name, value in DANA.items() if name != "groups"}
+    # A provider that keeps the groups elsewhere takes nothing away; who is in none any more loses what they gave.
+    no_word: Claims = {**DANA, "_claim_names": {"groups": "src1"}}
+    del no_word["groups"]
     told = Client()
     come(told, lab, no_word)
     assert "did not say in which groups you are" in told.get("/").content.decode()
     assert len(roles(dana)) == 3
     gone = Client()
-    answer = come(gone, lab, {**DANA, "groups": []})
+    left_out = {name: value for name, value in DANA.items() if name != "groups"}
+    answer = come(gone, lab, left_out)
     assert answer["Location"] == "/sign-in/"
     assert "You are in no group of The lab" in gone.get("/sign-in/").content.decode()
     assert roles(dana) == {("language", Role.RESEARCHER)}
@@ -146,7 +148,8 @@ def _answer(path: str, status: int, body: bytes) -> Callable[[FakeProvider], Non
     [
         _other_key, _no_keys,
         _claim("nonce", "of another try"), _claim("aud", "somebody-else"), _claim("iss", "https://evil.example"),
-        _claim("exp", 1_700_000_000), _claim("exp", float("inf")), _claim("sub", 7), _claim("azp", "somebody-else"),
+        _claim("exp", 1_700_000_000), _claim("exp", float("inf")), _claim("azp", "somebody-else"),
+        _claim("sub", 7), _claim("sub", "a\x00b"), _claim("sub", "x" * 256),
         _answer("/token", 200, b"{}"), _answer("/token", 200, b"[" * 100_000), _answer("/token", 500, b"{}"),
         _answer("/token", 200, b'{"id_token": "a.b.c"}'), _answer("/keys", 200, b"x" * 1_100_000),
         _answer("/userinfo", 200, b'{"sub": "somebody-else"}'), _answer("/userinfo", 200, b"\xff"),

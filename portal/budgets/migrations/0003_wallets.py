@@ -219,6 +219,7 @@ class Migration(migrations.Migration):
                     ),
                     models.Q(
                         ("cost_micro__gte", 0),
+                        ("cost_micro__isnull", False),
                         ("kind__in", ("settle", "amend")),
                         ("lease__isnull", False),
                         ("note", None),

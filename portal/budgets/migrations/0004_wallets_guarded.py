@@ -49,7 +49,7 @@ BEGIN
   ELSIF NEW.kind IN ('settle', 'amend') THEN
     SELECT coalesce(floor(sum(share_milli_seconds::numeric * micro_per_hour) / 3600000), 0) INTO due
       FROM billing_usagerecord WHERE lease_id = NEW.lease_id;
-    IF NOT rented.is_metered OR NEW.cost_micro <> due THEN
+    IF NOT rented.is_metered OR NEW.cost_micro IS DISTINCT FROM due THEN
       RAISE EXCEPTION 'lease % came to %, by what is metered', NEW.lease_id, due
         USING ERRCODE = 'check_violation', CONSTRAINT = 'wallet_settles_usage';
     END IF;
@@ -61,7 +61,7 @@ BEGIN
         WHERE lease_id = NEW.lease_id AND wallet_id = NEW.wallet_id AND kind IN ('settle', 'amend')
         ORDER BY number DESC LIMIT 1;
     END IF;
-    IF held IS NULL OR NEW.amount_micro <> held - NEW.cost_micro THEN
+    IF held IS NULL OR NEW.amount_micro IS DISTINCT FROM held - NEW.cost_micro THEN
       RAISE EXCEPTION 'wallet % has no such hold for lease %', payer.id, NEW.lease_id
         USING ERRCODE = 'check_violation', CONSTRAINT = 'wallet_settles_once';
     END IF;

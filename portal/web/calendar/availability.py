@@ -69,7 +69,8 @@ def _stretches(
     for level, group in groupby(hours, key=lambda hour: hour[2]):
         own = list(group)
         begin, end = max(own[0][0], now), own[-1][0] + HOUR
-        first, last = span.column(max(begin, span.since)), span.column(min(end, span.until))
+        seen_from = max(begin, span.since)
+        first, last = span.column(seen_from), span.column(min(end, span.until))
         if end <= span.since or begin >= span.until or first >= last:
             continue
         least = min(free for _at, free, _level in own)
@@ -78,7 +79,7 @@ def _stretches(
         if any(free != least for _at, free, _level in own):
             title = _("%(from)s to %(to)s: at least %(n)d free") % words
         is_wide = last - first >= POINTED_AT
-        url = _asked(row.flavor.slug, begin, is_now=begin == now) if least and is_wide else ""
+        url = _asked(row.flavor.slug, seen_from, is_now=seen_from == now) if least and is_wide else ""
         yield FreeStretch(f"at-{first} to-{last} level-{level}", str(least), title, url)
 
 

@@ -45,6 +45,9 @@ def begin(request: HttpRequest, slug: str) -> HttpResponse:
     addresses a provider may send it on to.
     """
     provider = active_provider(slug)
+    if "connect" in request.POST and not request.user.is_authenticated:
+        messages.info(request, _("Your session has ended. Sign in, then connect your account."))
+        return redirect("web:sign_in")
     flow = Flow(*(secrets.token_urlsafe(32) for _part in range(3)))
     try:
         client = client_at(provider, _callback(request, provider))

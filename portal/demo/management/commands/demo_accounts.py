@@ -51,6 +51,7 @@ class Command(BaseCommand):
             user.set_password(password)
             user.save(update_fields=["is_demo", "is_active", "password"])
             self._end_tokens([user])
+            user.identities.all().delete()
             record(None, "account.adopted", name, at=db_now())
         self.stdout.write(f"{name} is a real account now: its old password, sessions and tokens are void.")
 
