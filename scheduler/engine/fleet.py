@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,11 @@ class Fleet:
         keep_better: float = 0.0,
         keep_empty: float = 0.0,
     ) -> None:
-        self._seat(boards, hosts)
+        self._nodes = by_node(boards)
+        self._hosts = [hosts[group[0].node.id] for group in self._nodes]
+        self._cell = {
+            board: (row, at) for row, group in enumerate(self._nodes) for at, board in enumerate(group)
+        }
         self._models = tuple(sorted({board.device.model for board in boards}))
         self._policy = policy
         self._gangs: gang.GangDecider | None = None
@@ -80,23 +83,6 @@ class Fleet:
             tables = policy.settle(tables, at)
         wants = np.zeros((FIRST_ROWS, WANT_FIELDS), np.int64)
         self._decider = Decider(policy, at, wants, tables)
-
-    def _seat(self, boards: Sequence[Board], hosts: Mapping[int, Host]) -> None:
-        """Give each board its cell."""
-        self._nodes = by_node(boards)
-        self._hosts = [hosts[group[0].node.id] for group in self._nodes]
-        self._cell = {
-            board: (row, at) for row, group in enumerate(self._nodes) for at, board in enumerate(group)
-        }
-
-    def twin(self, boards: Sequence[Board], hosts: Mapping[int, Host]) -> Self:
-        """The same over other boards and hosts in the same order, which hold the same: counted once for both."""
-        other = copy(self)
-        other._seat(boards, hosts)
-        other._gangs = None
-        other._wants, other._kinds = dict(self._wants), dict(self._kinds)
-        other._decider = self._decider.twin()
-        return other
 
     def _count_over(self, at: Columns) -> None:
         """As much of the demand is over as the churn says."""

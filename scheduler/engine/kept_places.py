@@ -113,9 +113,7 @@ class _Keeper:
         # Where nobody is leaving, it will be as it is.
         self.then = self.room
         if self.leaving:
-            self.then = self.room.twin()
-            self.then.budget = Budget(snapshot.quotas)
-            self.then.refill((held.device_id for held in self.leaving), _left(snapshot, leases))
+            self.then = EngineState.from_snapshot(_later(snapshot, leases), policy)
         for held in self.leaving:
             board = self.then.board_of.get(held.device_id)
             if board is not None:
@@ -191,13 +189,13 @@ class _Keeper:
         )
 
 
-def _left(snapshot: Snapshot, leases: set[int]) -> list[Held]:
-    """What is held without what these leases hold; a host placement goes with its last share."""
+def _later(snapshot: Snapshot, leases: set[int]) -> Snapshot:
+    """The snapshot without what these leases hold; a host placement goes with its last share."""
     left = [held for held in snapshot.held if held.lease_id not in leases]
     shared = {h.device_id for h in snapshot.held if h.mode in SHARED_MODES and not h.is_host}
     still = {h.device_id for h in left if h.mode in SHARED_MODES and not h.is_host}
     closed = shared - still
-    return [held for held in left if not (held.is_host and held.device_id in closed)]
+    return replace(snapshot, held=tuple(h for h in left if not (h.is_host and h.device_id in closed)))
 
 
 def _free_parts(board: Board, wanted: Held) -> Sequence[Held]:

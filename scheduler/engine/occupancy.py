@@ -99,26 +99,7 @@ class Occupancy:
             its.refill(mine.held)
             for held in mine.held:
                 other.host_of(its).take(held, 1)
-        other._least_cost = dict(self._least_cost)
-        if self._fleet is not None:
-            other._fleet = self._fleet.twin(boards, other.hosts)
         return other
-
-    def refill(self, device_ids: Iterable[int], held: Iterable[Held]) -> None:
-        """Let the boards of these devices hold just what is held on them; the budget does not hear of it."""
-        now: dict[int, list[Held]] = {device_id: [] for device_id in device_ids if device_id in self.board_of}
-        for one in in_order(held):
-            if one.device_id in now:
-                now[one.device_id].append(one)
-        for device_id, its in now.items():
-            board = self.board_of[device_id]
-            host = self.host_of(board)
-            for one in board.held:
-                host.take(one, -1)
-            board.refill(its)
-            for one in board.held:
-                host.take(one, 1)
-        self.look_again(self.board_of[device_id] for device_id in now)
 
     def apply(self, event: Event) -> None:
         """Take what was granted, or give back what ended. Unknown placements are passed over."""

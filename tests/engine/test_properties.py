@@ -296,25 +296,6 @@ def test_a_room_kept_between_turns_decides_as_a_new_one(cluster: Cluster, chance
         )
 
 
-@few
-@given(cluster=clusters(), chance=st.randoms(use_true_random=False))
-def test_a_twin_of_a_room_decides_as_a_new_room_and_leaves_the_first_alone(
-    cluster: Cluster, chance: random.Random
-) -> None:
-    snapshot, policy = cluster.snapshot(), cluster.policy
-    room = EngineState.from_snapshot(snapshot, policy)
-    before = [room.decide(claim) for claim in snapshot.queue]
-    left = tuple(one for one in snapshot.held if chance.random() < 0.5)
-    changed = {one.device_id for one in snapshot.held if one not in left}
-
-    twin = room.twin()
-    twin.refill(changed, left)
-
-    fresh = EngineState.from_snapshot(replace(snapshot, held=left), policy)
-    assert [twin.decide(claim) for claim in snapshot.queue] == [fresh.decide(c) for c in snapshot.queue]
-    assert [room.decide(claim) for claim in snapshot.queue] == before
-
-
 def test_a_room_of_other_nodes_is_not_gone_on_with(cluster: Cluster) -> None:
     cluster.node("a", "h100-80gb", devices=1)
     room = EngineState.from_snapshot(cluster.snapshot(), cluster.policy)

@@ -131,9 +131,10 @@ def used_tree(snapshot: Snapshot, policy: PolicyRules) -> TeamTree:
         tree.use(tree.leaf(person.team_id, person.user_id), person.used_milli_s)
     now, penalty_s = snapshot.taken_at, policy.penalty_s
     young, ahead = now - timedelta(seconds=penalty_s), Counter[Leaf]()
-    for lease in [one for one in snapshot.running if one.started_at > young]:
-        age_s = max((now - lease.started_at) // SECOND, 0)
-        ahead[lease.team_id, lease.user_id] += lease.cost_milli * (penalty_s - age_s)
+    for lease in snapshot.running:
+        if lease.started_at > young:
+            age_s = max((now - lease.started_at) // SECOND, 0)
+            ahead[lease.team_id, lease.user_id] += lease.cost_milli * (penalty_s - age_s)
     for who, amount in ahead.items():
         tree.use(tree.leaf(*who), amount)
     return tree

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -136,15 +135,6 @@ class Decider:
         self.is_compiled = is_compiled
         self.kernels = kernels_of(policy, is_compiled)
         self.take_tables(tables)
-
-    def twin(self) -> Self:
-        """The same fleet, wants and tables, apart from this one from now on."""
-        other = copy(self)
-        other.at = Columns._make(column.copy() for column in self.at)
-        other.wants = self.wants.copy()
-        other.index = node_ratings.NodeRatings._make(figures.copy() for figures in self.index)
-        other.memo = node_ratings.Memo._make(figures.copy() for figures in self.memo)
-        return other
 
     def take_tables(self, tables: Any) -> None:
         """Go by these tables from now on: everything is counted and rated anew."""
