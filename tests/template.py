@@ -47,6 +47,7 @@ def _make() -> None:
     url = os.environ["DATABASE_URL"].replace("/berth?", f"/{NAME}?")
     try:
         with connection._nodb_cursor() as cursor:
+            cursor.execute(f"DROP DATABASE IF EXISTS {NAME}")  # of a worker that failed at this
             cursor.execute(f"CREATE DATABASE {NAME}")
         schema_cache.restore(url, os.environ)
         connection.creation.create_test_db(verbosity=0, serialize=False, keepdb=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -23,10 +24,10 @@ KEPT = 4
 
 def restore(url: str, env: Mapping[str, str]) -> bool:
     """Lay the kept schema down in an empty database; False, and nothing is changed, when none is kept or it fails."""
-    engine = discovery.postgres(env)
-    kept = _folder(env) / _name(engine)
-    if not kept.exists():
+    engine, folder = discovery.postgres(env), _folder(env)
+    if folder is None or not (folder / _name(engine)).is_file():
         return False
+    kept = folder / _name(engine)
     command = [
         str(engine.bin / "psql"),
         "--no-psqlrc",
@@ -35,7 +36,9 @@ def restore(url: str, env: Mapping[str, str]) -> bool:
         "--set=ON_ERROR_STOP=1",
     ]
     given = ["--output=/dev/null", f"--file={kept}", f"--dbname={url}"]
-    if subprocess.run([*command, *given], capture_output=True, check=False).returncode:
+    try:
+        subprocess.run([*command, *given], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         kept.unlink(missing_ok=True)
         return False
     return True
@@ -43,10 +46,10 @@ def restore(url: str, env: Mapping[str, str]) -> bool:
 
 def keep(url: str, env: Mapping[str, str]) -> None:
     """Keep the schema of a database that was just migrated and holds nothing else; a disk may refuse it."""
-    engine = discovery.postgres(env)
-    folder = _folder(env)
+    engine, folder = discovery.postgres(env), _folder(env)
+    if folder is None:
+        return
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = folder / _name(engine)
         if kept.exists():
             return
@@ -61,8 +64,19 @@ def keep(url: str, env: Mapping[str, str]) -> None:
             other.unlink(missing_ok=True)
 
 
-def _folder(env: Mapping[str, str]) -> Path:
-    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-schema"
+def _folder(env: Mapping[str, str]) -> Path | None:
+    """Return the folder, made where it was not; None where it cannot be ours alone: what lies there is run."""
+    try:
+        folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-schema"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = folder.lstat()
+    except (OSError, RuntimeError):
+        return None
+    return (
+        folder
+        if stat.S_ISDIR(told.st_mode) and told.st_uid == os.geteuid() and not told.st_mode & 0o022
+        else None
+    )
 
 
 def _name(engine: discovery.Engine) -> str:
