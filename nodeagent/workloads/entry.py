@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +232,7 @@ class PlayedEntry:
         self._account = _nobody() if os.geteuid() == 0 else None
         self._folder = state / "shells" if self._account is None else None
         self._sockets: Path | None = None
+        self._making = threading.Lock()
         self._notice = notice
         self._clock = clock
 
@@ -268,9 +270,10 @@ class PlayedEntry:
     def run_folder(self, record: LeaseRecord) -> Path:
         """Return a folder with a short name: that of a socket has at most 107 bytes."""
         try:
-            if self._sockets is None:  # a fresh name: nobody can have put a link in its place
-                self._sockets = Path(tempfile.mkdtemp(prefix="berth-run-"))
-                self._sockets.chmod(0o711)
+            with self._making:  # an app and who opens it come by threads of their own
+                if self._sockets is None:  # a fresh name: nobody can have put a link in its place
+                    self._sockets = Path(tempfile.mkdtemp(prefix="berth-run-"))
+                    self._sockets.chmod(0o711)
             folder = self._sockets / stem_of(record.key)
             _make_for(folder, self._account)
         except OSError as no:
@@ -303,9 +306,10 @@ class PlayedEntry:
     def _made(self, key: Key) -> Path:
         """Return the lease's folder, made for the shell's account alone; raises EntryRefusedError."""
         try:
-            if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="berth-shells-"))
-                self._folder.chmod(0o711)
+            with self._making:
+                if self._folder is None:
+                    self._folder = Path(tempfile.mkdtemp(prefix="berth-shells-"))
+                    self._folder.chmod(0o711)
             folder = self._folder / stem_of(key)
             self._folder.mkdir(parents=True, exist_ok=True)
             _make_for(folder, self._account)

@@ -8,8 +8,11 @@ import socket
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from nodeagent.protocol.streams import WINDOW, Kind
 from nodeagent.streams import apps
 from nodeagent.workloads import dialer
 from nodeagent.workloads.app_programs import AppPrograms
+from nodeagent.workloads.entry import PlayedEntry
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_terminals import node
 
@@ -267,3 +271,15 @@ async def test_installation_is_told_line_by_line_and_its_failure_shown(tmp_path,
 
     assert told == ["getting jupyterlab"]
     assert failed.value.lines == ["getting jupyterlab"]
+
+
+def test_app_and_who_opens_it_are_given_one_folder(tmp_path, monkeypatch):
+    entry = PlayedEntry(tmp_path, lambda record: tmp_path, lambda: 0)
+    record: Any = SimpleNamespace(key=("a", 1))
+    made = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **how: (time.sleep(0.01), made(**how))[1])
+    with ThreadPoolExecutor(4) as threads:
+        folders = set(threads.map(lambda _n: entry.run_folder(record), range(4)))
+    entry.close()
+
+    assert len(folders) == 1
