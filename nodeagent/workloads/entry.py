@@ -353,9 +353,9 @@ def pids() -> list[int]:
 
 
 def _make_for(folder: Path, account: Account | None) -> None:
-    """Make a folder for one account alone. Safe to repeat; only the agent can make anything beside it."""
-    if not folder.is_dir():
-        folder.mkdir(mode=0o700)
+    """Make a folder for one account alone. Safe to repeat, by several at once; only the agent can make anything beside
+    it."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     if account is not None and folder.stat().st_uid != account.uid:
         os.chown(folder, account.uid, account.gid)
 
