@@ -9,6 +9,7 @@ from typing import Any
 
 from portal.leases.hold_periods import give_way
 from portal.leases.models import LeaseRequest
+from portal.leases.seats import organiser_of
 from portal.leases.states import LeaseState
 from portal.notifications.services import notify
 from scheduler.engine.model import Grant, Snapshot
@@ -40,12 +41,16 @@ def make_room(grants: Sequence[Grant]) -> None:
 
 
 def tell_refused(request: LeaseRequest, reasons: Sequence[dict[str, Any]], *, at: datetime) -> None:
-    """Tell the author of a booking that its time is taken, and which windows near it are free."""
+    """Tell the author of a booking that its time is taken, and which windows near it are free.
+
+    Of a seat in a workshop its organiser is told: only they can ask again.
+    """
     if request.starts_at is None:
         return
     taken = next((reason for reason in reasons if "nearest" in reason and "duration_s" in reason), {})
     wanted, nearest = request.starts_at.isoformat(), _texts(taken.get("nearest"))
-    notify([request.author], "booking.taken", target=request.uid, at=at, starts_at=wanted, nearest=nearest)
+    told = organiser_of(request) or request.author
+    notify([told], "booking.taken", target=request.uid, at=at, starts_at=wanted, nearest=nearest)
 
 
 def _texts(nearest: Any) -> list[str]:

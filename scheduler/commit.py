@@ -260,6 +260,8 @@ def _growth_expense(
     """Return what more units of a request would cost; they are preemptible whatever it is."""
     price = pricing.quote(
         request.flavor,
+        team_id=request.team_id,
+        is_preemptible=True,
         count=count,
         duration_s=max(1, int((until - since).total_seconds())),
         starts_at=since,

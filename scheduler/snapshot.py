@@ -113,7 +113,7 @@ def _read_learned(pk: int) -> Learned:
 
 def _claims(now: datetime, steps: Mapping[int, int]) -> tuple[Claim, ...]:
     """Return what waits, with the priority that grants of its teams give it now, and who made or makes room."""
-    claims = snapshot_rows.claims(MAX_QUEUE)
+    claims = snapshot_rows.claims(MAX_QUEUE, now)
     owed = {pk for (pk,) in fetch(OWED, [now - OWED_FOR])}
     yields: dict[int, frozenset[int]] = {pk: frozenset(for_whom) for pk, for_whom in fetch(YIELDS)}
     if not steps and not owed and not yields:

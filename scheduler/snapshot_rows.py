@@ -165,15 +165,17 @@ _CLAIMS = RowCache(
     "leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id",
     ("r", "f", "m"),
-    f"WHERE r.state = '{RequestState.QUEUED}' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
+    # A seat in a workshop is booked ahead as anything; after that it waits for its person, not for room.
+    f"WHERE r.state = '{RequestState.QUEUED}' AND NOT (r.awaits_person AND r.starts_at <= %s)"
+    " ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
     _ASKED,
     _waiting,
 )
 
 
-def claims(most: int) -> tuple[Claim, ...]:
+def claims(most: int, now: datetime) -> tuple[Claim, ...]:
     """Return the waiting requests, at most so many, with the priority they were asked with."""
-    return _CLAIMS.read([most])
+    return _CLAIMS.read([now, most])
 
 
 _GROWING = (

@@ -9,9 +9,10 @@ from typing import Final
 from django.db.models import F
 
 from portal.accounts import sessions, sign_in_attempts
+from portal.audit import device_codes
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
-from portal.billing import budgets, metering, settlement
+from portal.billing import budgets, mailings, metering, settlement
 from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
@@ -20,8 +21,10 @@ from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import health_retention
 from portal.fleet.models import Node
 from portal.fleet.presence import note_presence
+from portal.idle import sweeping
 from portal.jobs import artifacts, logs, outcomes, services
 from portal.leases import (
+    approvals,
     bookings,
     device_cooldown,
     draining,
@@ -31,12 +34,14 @@ from portal.leases import (
     maintenance,
     preempting,
     reservations,
+    seats,
 )
-from portal.notifications import delivering
+from portal.notifications import delivering, memberships
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.hours import roll_up_hours
 from portal.telemetry.rollups import roll_up_minutes
 from portal.web.notifications.rows import words_of
+from portal.web.reports.mailing_files import files_of_news
 from scheduler import cycle, demand, durations, forecasts, invariant_check, power, snapshot, usage
 
 log = logging.getLogger(__name__)
@@ -45,8 +50,10 @@ DUE: Final[tuple[Callable[..., object], ...]] = (
     lifecycle.expire_due,
     preempting.spare_idle,
     preempting.preempt_due,
+    sweeping.take_back_due,
     lifecycle.end_left_behind,
     lifecycle.warn_due,
+    seats.return_unclaimed,
     bookings.start_booked,
     bookings.remind_due,
     lifecycle.prolong_holds,
@@ -54,6 +61,7 @@ DUE: Final[tuple[Callable[..., object], ...]] = (
     lost_nodes.fail_unmade,
     lost_nodes.requeue_unheard,
     extending.lapse_extensions,
+    approvals.time_out_approvals,
     draining.settle_drains,
     device_cooldown.end_rests,
     outcomes.settle,
@@ -134,11 +142,19 @@ def book_series() -> None:
 
 @app.task
 def roll_up() -> None:
-    """Store the last minutes and hours of telemetry, what sleeping saved by them, and which nodes were heard."""
+    """Store the last minutes and hours of telemetry, what sleeping saved by them, and which nodes were heard.
+
+    And, once a minute as well, tell people of roles that end soon and clear away those that have. Every few minutes
+    look which leases idle.
+    """
     roll_up_minutes(now=db_now())
+    if db_now().minute % sweeping.EVERY_MIN == 0:
+        with_retries(lambda: sweeping.sweep_idle(now=db_now()))
     with_retries(lambda: roll_up_hours(now=db_now()))
     with_retries(lambda: settle_sleeps(now=db_now()))
     with_retries(lambda: note_presence(now=db_now()))
+    with_retries(lambda: memberships.tell_of_ends(now=db_now()))
+    with_retries(lambda: memberships.clear_ended_roles(now=db_now()))
 
 
 @app.task
@@ -157,7 +173,13 @@ def forget_logs() -> None:
 @app.task
 def deliver() -> None:
     """Tell people at their contact points what is due."""
-    delivering.deliver_due(words_of, now=db_now())
+    delivering.deliver_due(words_of, files_of_news, now=db_now())
+
+
+@app.task
+def mail_reports() -> None:
+    """Send the reports of months that are due; people are told by the deliveries that follow."""
+    mailings.send_due_reports(now=db_now())
 
 
 @app.task
@@ -172,6 +194,7 @@ def tidy_accounts() -> None:
     sessions.forget_sessions(now=db_now())
     log.info("audit head %s", AuditHead.objects.first())
     sign_in_attempts.forget_tries(now=db_now())
+    device_codes.forget_device_codes(now=db_now())
     delivering.forget_deliveries(now=db_now())
 
 

@@ -45,6 +45,8 @@ class Admission:
         self.held_back: dict[int, Want] = {}  # room or not: what is free is kept for shorter ones
         self._known = _Failures(self.calendar)
         self._spare = ShortReserve(self.calendar.room, self.lineup, policy)
+        if policy.keep_apart:
+            self.calendar.room.sort_by_length(snapshot, self.lineup.burdened)
         self._left = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
 
     @property
@@ -77,6 +79,7 @@ class Admission:
         if not self._known.covers(claim, want):
             answer = self.calendar.try_grant(claim, shape)
             if isinstance(answer, Grant):
+                self.calendar.room.lengths.note(answer, claim)
                 self.calendar.grant(answer)
                 self.grants.append(answer)
                 self.lineup.note(answer)

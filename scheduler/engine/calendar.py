@@ -45,6 +45,7 @@ class Layer:
                 self._fill(base, room, device_id)
                 for one in later:
                     room.host_of(room.board_of[device_id]).take(one, 1)
+            room.look_again(room.board_of[device_id] for device_id in self.later)
         return self._room
 
     def add(self, blocks: Iterable[Block], base: EngineState) -> None:

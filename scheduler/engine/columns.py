@@ -23,9 +23,10 @@ WHOLE = 1000
 IDLE, EXCLUSIVE = 0, 1
 
 # Fields of one row of wants: what one kind of request asks of a node. MILLI is what one unit is worth of
-# its board (the larger of share and memory), SHARE and BOARD_MEMORY what it takes.
-CPU, MEMORY, MILLI, COUNT, KIND, USE, TEAM, SHARE, BOARD_MEMORY = range(9)
-WANT_FIELDS = 9
+# its board (the larger of share and memory), SHARE and BOARD_MEMORY what it takes. LENGTH is 1 for what will run long
+# and -1 for what is short, where neither can be stopped; 0 is no matter.
+CPU, MEMORY, MILLI, COUNT, KIND, USE, TEAM, SHARE, BOARD_MEMORY, LENGTH = range(10)
+WANT_FIELDS = 10
 
 
 class Columns(NamedTuple):
@@ -38,6 +39,8 @@ class Columns(NamedTuple):
     the first request on a wholly idle node costs, so that others may stay asleep. ``serves``
     says which boards can serve a kind, ``better`` what it costs that a board is better than the kind needs
     or stands elsewhere (the last cell: any of the node).
+    ``long`` marks boards whose holders will run long, and ``apart_long`` is what each of them costs a short request
+    on its node, and a long one less.
     ``totals`` holds, in thousandths of boards, the demand that arrived and is not over, the fleet's capacity,
     and the demand that is over.
     """
@@ -53,6 +56,8 @@ class Columns(NamedTuple):
     switch: Ints
     apart: Floats
     wake: Floats
+    long: Flags
+    apart_long: Floats
     team: Ints
     board_memory: Ints
     clients: Ints
@@ -80,6 +85,8 @@ def columns(
         switch=np.zeros((nodes, most), np.int64),
         apart=np.zeros(nodes),
         wake=np.zeros(nodes),
+        long=np.zeros((nodes, most), np.bool_),
+        apart_long=np.zeros(nodes),
         team=np.zeros((nodes, most), np.int64),
         board_memory=np.full((nodes, most), board_memory, np.int64),
         clients=np.full((nodes, most), PLENTY, np.int64),

@@ -47,7 +47,8 @@ class KeptPlaces:
             board = room.board_of[part.device_id]
             board.drop(part)
             room.host_of(board).take(part, -1)
-        room.look_again_at(self.parts)
+        if self.parts:
+            room.look_again_at(self.parts)
         for team_id, cost in self.promised:
             room.budget.take(team_id, -cost)
 
@@ -113,7 +114,9 @@ class _Keeper:
         # Where nobody is leaving, it will be as it is.
         self.then = self.room
         if self.leaving:
-            self.then = EngineState.from_snapshot(_later(snapshot, leases), policy)
+            self.then = self.room.twin()
+            self.then.budget = Budget(snapshot.quotas)
+            self.then.refill((held.device_id for held in self.leaving), _left(snapshot, leases))
         for held in self.leaving:
             board = self.then.board_of.get(held.device_id)
             if board is not None:
@@ -189,13 +192,13 @@ class _Keeper:
         )
 
 
-def _later(snapshot: Snapshot, leases: set[int]) -> Snapshot:
-    """The snapshot without what these leases hold; a host placement goes with its last share."""
+def _left(snapshot: Snapshot, leases: set[int]) -> list[Held]:
+    """What is held without what these leases hold; a host placement goes with its last share."""
     left = [held for held in snapshot.held if held.lease_id not in leases]
     shared = {h.device_id for h in snapshot.held if h.mode in SHARED_MODES and not h.is_host}
     still = {h.device_id for h in left if h.mode in SHARED_MODES and not h.is_host}
     closed = shared - still
-    return replace(snapshot, held=tuple(h for h in left if not (h.is_host and h.device_id in closed)))
+    return [held for held in left if not (held.is_host and held.device_id in closed)]
 
 
 def _free_parts(board: Board, wanted: Held) -> Sequence[Held]:

@@ -12,7 +12,9 @@ from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
 from scheduler.engine.fleet import Fleet
 from scheduler.engine.gang_capacity import lightest, parts_idle, parts_now
 from scheduler.engine.host import Host
+from scheduler.engine.length_groups import LengthGroups
 from scheduler.engine.model import DeviceInfo, Grant, Held, NodeInfo, PolicyRules, Snapshot
+from scheduler.engine.order.ranking import Burdened
 from scheduler.engine.place.fill import Groups, Spot, cheapest, spots_cost
 from scheduler.engine.place.mig import HeldPeriod
 from scheduler.engine.place.policy import policy_named
@@ -36,6 +38,7 @@ class Occupancy:
         self.policy = policy
         self.budget = budget
         self.demand = demand
+        self.lengths = LengthGroups()
         self.boards = tuple(boards)
         self.board_of = {board.device.id: board for board in boards}
         self.hosts = {board.node.id: Host(board.node) for board in boards}
@@ -99,7 +102,27 @@ class Occupancy:
             its.refill(mine.held)
             for held in mine.held:
                 other.host_of(its).take(held, 1)
+        other._least_cost = dict(self._least_cost)
+        other.lengths = self.lengths
+        if self._fleet is not None:
+            other._fleet = self._fleet.twin(boards, other.hosts)
         return other
+
+    def refill(self, device_ids: Iterable[int], held: Iterable[Held]) -> None:
+        """Let the boards of these devices hold just what is held on them; the budget does not hear of it."""
+        now: dict[int, list[Held]] = {device_id: [] for device_id in device_ids if device_id in self.board_of}
+        for one in in_order(held):
+            if one.device_id in now:
+                now[one.device_id].append(one)
+        for device_id, its in now.items():
+            board = self.board_of[device_id]
+            host = self.host_of(board)
+            for one in board.held:
+                host.take(one, -1)
+            board.refill(its)
+            for one in board.held:
+                host.take(one, 1)
+        self.look_again(self.board_of[device_id] for device_id in now)
 
     def apply(self, event: Event) -> None:
         """Take what was granted, or give back what ended. Unknown placements are passed over."""
@@ -139,30 +162,41 @@ class Occupancy:
         if self._fleet is not None:
             self._fleet.refresh(boards)
 
-    def spots(self, shape: Shape, duration_s: int | None = None) -> list[Spot] | None:
-        """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
+    def spots(self, shape: Shape, duration_s: int | None = None, length: int = 0) -> list[Spot] | None:
+        """Where the placement policy would put the shape now, quota aside; None when it does not fit.
+
+        ``length`` says to which group of the ``lengths`` it belongs.
+        """
         if shape.kind.mode == "mig":
             now = self.now.timestamp()
             term = None if duration_s is None else HeldPeriod(now, now + duration_s)
             suited = tiers(shape.kind, self.roomy_groups(shape), self.policy)
             found = (self._place.slices(shape, groups, term) for groups in suited)
             return next((spots for spots in found if spots is not None), None)
-        return self.fleet.spots(shape)
+        return self.fleet.spots(shape, length)
 
     @property
     def fleet(self) -> Fleet:
         """The boards as columns, with the placement policy over them; built when first asked."""
         if self._fleet is None:
-            wishes = self.policy.keep_better, self.policy.keep_empty
-            self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand, *wishes)
+            wishes = self.policy.keep_better, self.policy.keep_empty, self.policy.keep_apart
+            self._fleet = Fleet(
+                self.boards, self.hosts, self._place, self.demand, *wishes, self.lengths.long_boards
+            )
         return self._fleet
 
     def heed(self, demand: Demand) -> None:
         """Go by what requests look like by now."""
-        if demand != self.demand:
+        if demand is not self.demand and demand != self.demand:
             self.demand = demand
             if self._fleet is not None:
                 self._fleet.heed(demand)
+
+    def sort_by_length(self, snapshot: Snapshot, order: Burdened | None) -> None:
+        """Tell long requests from short ones as a turn begins, where its order can."""
+        if order is not None:
+            changed = self.lengths.sort(snapshot, order, self.policy)
+            self.look_again(self.board_of[one] for one in changed if one in self.board_of)
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:
         """Whether the team's headroom covers the shape where it costs least."""

@@ -102,7 +102,8 @@ class PolicyRules:
     layout. ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle node: more
     leaves whole nodes idle, which can then save energy. ``keep_short`` (0 to 1) is the part of the fleet that
     very long requests leave free for shorter ones where they cannot be stopped and many wait (see
-    ``engine.short_reserve``).
+    ``engine.short_reserve``). ``keep_apart`` is what it costs, in idle boards' worth for each board that a long
+    request holds, to put a short one on its node where neither can be stopped (see ``engine.length_groups``).
 
     ``half_life_s`` is how fast used time is forgotten, ``penalty_s`` how much a grant counts as used at once.
     With ``backfill`` the first ``depth`` claims that do not fit and have waited ``reserve_after_s`` get a
@@ -120,6 +121,7 @@ class PolicyRules:
     keep_better: float = 0.0
     keep_empty: float = 0.0
     keep_short: float = 0.0
+    keep_apart: float = 0.0
     pools: Pools = Pools()
     half_life_s: int = 7 * 86_400
     penalty_s: int = 3_600

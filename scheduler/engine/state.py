@@ -37,7 +37,8 @@ class EngineState(Occupancy):
         """A grant for the claim, or what refuses it. Changes nothing."""
         if not self.can_pay(claim.team_id, shape):
             return Refusal.QUOTA
-        spots = self.spots(shape, claim.duration_s) if shape.wanted else None
+        length = self.lengths.of(claim)
+        spots = self.spots(shape, claim.duration_s, length) if shape.wanted else None
         if spots is None:
             return Refusal.CAPACITY
         cost = spots_cost(spots, shape)

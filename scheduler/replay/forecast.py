@@ -69,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="part of the fleet that long requests which cannot be stopped leave free (0)",
     )
     parser.add_argument(
+        "--keep-apart",
+        type=float,
+        default=0.0,
+        help="what it costs, in idle boards, to put a short request beside a board of a long one that cannot be "
+        "stopped (0)",
+    )
+    parser.add_argument(
         "--installed", action="store_true", help="the rules of a new installation but the order"
     )
     parser.add_argument("--place", default="binpack", help="placement policy (default: binpack)")
@@ -103,6 +110,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "notice_s": policy.preempting.grace_s,
         "backfill": policy.backfill,
         "keep_short": policy.keep_short,
+        "keep_apart": policy.keep_apart,
         "nodes": options.nodes,
         "gpus_per_node": options.gpus_per_node,
         **queue.figures(jobs, played, cluster),

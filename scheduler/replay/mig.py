@@ -90,7 +90,7 @@ class RuledState(EngineState):
     rule: Place
     term: HeldPeriod
 
-    def spots(self, shape: Shape, duration_s: int | None = None) -> list[Spot] | None:
+    def spots(self, shape: Shape, duration_s: int | None = None, length: int = 0) -> list[Spot] | None:
         """Where the rule puts the shape now; the term says from when and for how long."""
         return self.rule(shape, self.groups(shape.kind), self.term)
 

@@ -13,7 +13,7 @@ import argparse
 import resource
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -210,11 +210,17 @@ class PlayedPlacement:
 
 
 class ReplayedInstallation:
-    """The trace's cluster as the product has it: a room kept between turns, and what it has learned so far."""
+    """The trace's cluster as the product has it: a room kept between turns, and what it has learned so far.
 
-    def __init__(self, trace: Trace, rules: ReplayRules) -> None:
+    ``versions`` are the demand tables that were learned, by the second of the turn that first went by each.
+    ``told``: the versions of the same trace, so that turns hear of them, as in the product, where others learn.
+    """
+
+    def __init__(self, trace: Trace, rules: ReplayRules, told: Mapping[float, Demand] | None = None) -> None:
         self.trace = trace
         self.rules = rules
+        plain = {form: form._replace(memory=0) for form in set(trace.arrivals)}
+        self._forms = [plain[form] for form in trace.arrivals]  # what is learned heeds no memory of the host
         self.policy = PolicyRules(place=rules.policy, backfill="none", share_across_teams=True)
         self.gpu = np.array([form.gpu for form in trace.arrivals], np.int64)
         self.capacity = WHOLE * sum(host.boards for host in trace.hosts)
@@ -233,6 +239,7 @@ class ReplayedInstallation:
             for at in range(host.boards)
         )  # fmt: skip
         self._room = EngineState.from_snapshot(self._snapshot(ZERO, ()), self.policy)
+        _ = self._room.fleet  # laying out an idle fleet is no decision: no clock runs yet
         if rules.knows:
             self.demand = known(trace, self._room)
         self._held: dict[int, tuple[Held, ...]] = {}
@@ -241,6 +248,8 @@ class ReplayedInstallation:
         self._seen: Counter[tuple[Form, bool]] = Counter()
         self._over: set[int] = set()
         self._looked_at = 0.0
+        self.versions: dict[float, Demand] = {}
+        self._told = told
 
     @contextmanager
     def clocked(self) -> Iterator[None]:
@@ -270,29 +279,33 @@ class ReplayedInstallation:
             self._room.end(Ended(self._held.pop(number)))
             self._over.add(number)
             if self._last and number >= self._last[0]:
-                form = self.trace.arrivals[number]
+                form = self._forms[number]
                 self._seen[form, False] -= 1
                 self._seen[form, True] += 1
         elif number in self._hosted:
             self._take(int(self.placed[number]), self._hosted.pop(number), -1)
 
     def _learn(self, now_s: float) -> None:
+        if self._told is not None:
+            self.demand = self._told.get(now_s, self.demand)
+            return
         if self.rules.knows or now_s - self._looked_at < LEARN_EVERY_S:
             return
         self._looked_at = now_s
         began = time.thread_time()
         requests = +self._seen
         found = relearned(self.demand, self.demand.version + 1, requests, self._room.fleet.left())
-        self.demand = found or self.demand
+        if found is not None:
+            self.demand = self.versions[now_s] = found
         self.seconds -= time.thread_time() - began
 
     def _remember(self, number: int) -> None:
         """Count one of the last requests; the oldest is forgotten."""
         self._last.append(number)
-        self._seen[self.trace.arrivals[number], False] += 1
+        self._seen[self._forms[number], False] += 1
         if len(self._last) > MOST:
             oldest = self._last.popleft()
-            self._seen[self.trace.arrivals[oldest], oldest in self._over] -= 1
+            self._seen[self._forms[oldest], oldest in self._over] -= 1
 
     def _snapshot(self, now: datetime, queue: tuple[Claim, ...]) -> Snapshot:
         return Snapshot(now, self._nodes, self._devices, (), queue, (), demand=self.demand)

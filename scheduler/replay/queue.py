@@ -66,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="part of the fleet that long requests which cannot be stopped leave free (0)",
     )
     parser.add_argument(
+        "--keep-apart",
+        type=float,
+        default=0.0,
+        help="what it costs, in idle boards, to put a short request beside a board of a long one that cannot be "
+        "stopped (0)",
+    )
+    parser.add_argument(
         "--installed",
         action="store_true",
         help="the rules of a new installation but the order: notice, promised starts, placement, minimum run",
@@ -107,6 +114,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "backfill": policy.backfill,
         "place": policy.place,
         "keep_short": policy.keep_short,
+        "keep_apart": policy.keep_apart,
         "nodes": options.nodes,
         "gpus_per_node": options.gpus_per_node,
         **figures(jobs, played, cluster),
@@ -141,7 +149,7 @@ def rules_of(options: argparse.Namespace) -> tuple[PolicyRules, bool]:
     )
     if options.installed:
         policy = INSTALLED
-    return replace(policy, order=order, keep_short=options.keep_short), knows
+    return replace(policy, order=order, keep_short=options.keep_short, keep_apart=options.keep_apart), knows
 
 
 def figures(jobs: Jobs, played: PlayedQueue, cluster: Cluster) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_nothing_is_learned_from_a_few_requests() -> None:
     assert seen(1, asked(*[WHOLE] * (ENOUGH - 1))) is None
 
 
-def test_twice_as_many_requests_are_a_new_version_however_alike_they_look() -> None:
+def test_twice_as_bulk_requests_are_a_new_version_however_alike_they_look() -> None:
     first = relearned(Demand(), 1, asked(*[WHOLE] * 30), IDLE)
     assert first is not None
 

@@ -173,6 +173,21 @@ def test_what_is_kept_of_nodes_between_decisions_is_what_a_new_look_finds(
     assert fleet.decider.memo.figures.tolist() == fresh.memo.figures.tolist()
 
 
+def test_models_that_the_same_requests_may_use_share_a_table() -> None:
+    free = {form._replace(models=""): number for form, number in LISTED.items()}
+    at = columns([96000] * 3, [131072] * 3, [0, 1, 2], [4] * 3)
+    models = (*MODELS, "another")
+    bound = f"{MODELS[0]}|another"
+
+    one = policy_named("prr").tables(demand_of(free, 12), models, at)
+    two = policy_named("prr").tables(demand_of({**free, Form(1000, 0, 500, 1, bound): 500}, 12), models, at)
+
+    assert one.alike.tolist() == [0, 0, 0]
+    assert len(one.fits_one) == len(one.fits_many) == 1
+    assert two.alike.tolist() == [0, 1, 0]
+    assert two.fits_one[0, -1, 500] > two.fits_one[1, -1, 500]
+
+
 @needs_compiler
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["prr", "fgd"])

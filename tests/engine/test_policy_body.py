@@ -95,6 +95,7 @@ def test_days_and_nights_are_read_as_minutes() -> None:
         ({"keep_better": float("nan")}, "keep_better", "not_number"),
         ({"keep_better": True}, "keep_better", "not_number"),
         ({"keep_short": 1.5}, "keep_short", "too_large"),
+        ({"keep_apart": 11}, "keep_apart", "too_large"),
         ({"keep_empty": -1}, "keep_empty", "too_small"),
         ({"keep_empty": 10**400}, "keep_empty", "too_large"),
         ({"depth": 0}, "depth", "too_small"),
@@ -234,6 +235,7 @@ def policies(draw: st.DrawFn) -> PolicyRules:
         keep_better=draw(st.floats(0, 1)),
         keep_empty=draw(st.floats(0, 10)),
         keep_short=draw(st.floats(0, 1)),
+        keep_apart=draw(st.floats(0, 10)),
         pools=Pools(
             draw(PARTS),
             tuple(PoolTime(*one, draw(PARTS)) for one in times),

@@ -296,6 +296,54 @@ def test_a_room_kept_between_turns_decides_as_a_new_one(cluster: Cluster, chance
         )
 
 
+@few
+@given(
+    cluster=clusters(), churn_milli=st.sampled_from([0, 400, 950]), chance=st.randoms(use_true_random=False)
+)
+def test_a_twin_of_a_room_decides_as_a_new_room_and_leaves_the_first_alone(
+    cluster: Cluster, churn_milli: int, chance: random.Random
+) -> None:
+    demand = Demand(1, ((Form(0, 0, 1000, 1, ""), 3), (Form(0, 0, 1000, 2, ""), 1)), churn_milli=churn_milli)
+    asked, policy = replace(cluster.snapshot(), demand=demand), replace(cluster.policy, place="default")
+    snapshot, queue = stored(asked, plan(asked, policy).grants), asked.queue
+    room = EngineState.from_snapshot(snapshot, policy)
+    before = [room.decide(claim) for claim in queue]
+    left = tuple(one for one in snapshot.held if one.is_host or chance.random() < 0.5)
+    shared = {one.device_id for one in left if not one.is_host}
+    left = tuple(one for one in left if not one.is_host or one.device_id in shared)
+    changed = {one.device_id for one in snapshot.held if one not in left}
+
+    twin = room.twin()
+    twin.refill(changed, left)
+
+    fresh = EngineState.from_snapshot(replace(snapshot, held=left), policy)
+    assert [twin.decide(claim) for claim in queue] == [fresh.decide(claim) for claim in queue]
+    copied, made = twin.fleet._decider, fresh.fleet._decider
+    assert copied.at.totals.tolist() == made.at.totals.tolist()
+    assert copied.memo.nodes.tolist() == made.memo.nodes.tolist()
+    assert copied.memo.price.tolist() == made.memo.price.tolist()
+    assert [room.decide(claim) for claim in queue] == before
+
+
+def test_a_twin_counts_anew_how_much_of_the_demand_is_over(cluster: Cluster) -> None:
+    cluster.node("a", "h100-80gb", devices=4)
+    for name in ("one", "two", "three", "four"):
+        cluster.request(name, "whole")
+    demand = Demand(1, ((Form(0, 0, 1000, 1, ""), 3), (Form(0, 0, 1000, 2, ""), 1)), churn_milli=400)
+    asked, policy = replace(cluster.snapshot(), demand=demand), PolicyRules()
+    full = stored(asked, plan(asked, policy).grants)
+    room = EngineState.from_snapshot(full, policy)
+    assert room.fleet.left().used == 4000
+
+    twin = room.twin()
+    twin.refill([held.device_id for held in full.held[1:]], full.held[:1])
+
+    fresh = EngineState.from_snapshot(replace(full, held=full.held[:1]), policy)
+    assert [twin.decide(claim) for claim in asked.queue] == [fresh.decide(claim) for claim in asked.queue]
+    assert twin.fleet._decider.at.totals.tolist() == fresh.fleet._decider.at.totals.tolist()
+    assert room.fleet.left().used == 4000
+
+
 def test_a_room_of_other_nodes_is_not_gone_on_with(cluster: Cluster) -> None:
     cluster.node("a", "h100-80gb", devices=1)
     room = EngineState.from_snapshot(cluster.snapshot(), cluster.policy)

@@ -41,7 +41,7 @@ def options(trace: Path, **more: object) -> argparse.Namespace:
         **{
             "jobs": trace, "nodes": 2, "gpus_per_node": 4, "policy": "default", "estimates": "none",
             "consent": "none", "notice": 120, "backfill": "easy", "place": "binpack", "every": 1,
-            "keep_short": 0.0, "installed": False, **more,
+            "keep_short": 0.0, "keep_apart": 0.0, "installed": False, **more,
         }
     )  # fmt: skip
 

@@ -88,8 +88,9 @@ def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
     key = jobs.submit if name == "fifo" else jobs.duration
 
     options = Namespace(
-        policy=name, place="binpack", backfill="none", notice=0, installed=False, keep_short=0.0
-    )
+        policy=name, place="binpack", backfill="none", notice=0, installed=False, keep_short=0.0,
+        keep_apart=0.0,
+    )  # fmt: skip
     done = Turns(jobs, rules_of(options)[0], Cluster(NODES, 8), is_told=True).play()
 
     assert done.waited == head_of_line(jobs, NODES, key)
@@ -150,8 +151,9 @@ def test_decisions_stay_what_they_were_when_only_the_turn_gets_faster(
     """Whoever changes what is decided on purpose measures the weeks anew (docs/queue.md)."""
     jobs = read(begin, 8 * FEW)
     options = Namespace(
-        policy=policy, place="binpack", backfill=backfill, notice=notice, installed=False, keep_short=0.0
-    )
+        policy=policy, place="binpack", backfill=backfill, notice=notice, installed=False, keep_short=0.0,
+        keep_apart=0.0,
+    )  # fmt: skip
     estimates = estimates_from(begin, jobs, COLUMN) if estimated else None
 
     done = Turns(
@@ -174,11 +176,11 @@ def test_the_rules_of_a_new_installation_are_played_with_any_order(
 ) -> None:
     words = ["queue", "--json", "--jobs", str(begin), "--nodes", str(FEW), "--installed"]
 
-    assert main([*words, "--keep-short", "0.11"]) == 0
+    assert main([*words, "--keep-short", "0.11", "--keep-apart", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
 
-    told = (found["notice_s"], found["backfill"], found["place"], found["keep_short"])
-    assert told == (120, "easy", "default", 0.11)
+    told = (found["notice_s"], found["backfill"], found["place"], found["keep_short"], found["keep_apart"])
+    assert told == (120, "easy", "default", 0.11, 2.0)
 
 
 def test_estimates_drawn_anew_have_the_errors_of_the_column() -> None:

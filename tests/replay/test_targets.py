@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from scheduler.replay import openb
 from tools.bench import curve
 from tools.bench.engine import Bounds, TargetRow, forecast_parts, most, placement_parts, queue_parts
 
@@ -19,3 +20,29 @@ def test_without_traces_only_the_samples_are_played() -> None:
     parts = [*queue_parts(None), *placement_parts(None), *forecast_parts(None)]
     assert {len(part) for part in parts} == {2}
     assert sum(part.seconds for part in parts) < 120
+
+
+def test_two_rules_by_turns_decide_what_each_decides_alone() -> None:
+    ((_, trace),) = curve.workloads(None)
+
+    ours, fgd = curve.played(trace)
+
+    for curve_of, rules in ((ours, openb.ReplayRules()), (fgd, openb.ReplayRules("fgd", knows=True))):
+        alone = openb.play(trace, rules).figures
+        assert curve_of.allocated[-1] == alone["allocated_percent_at_130"]
+        assert round(curve_of.first, 2) == alone["first_refusal_at_percent"]
+        assert curve_of.per_s > 0
+
+
+def test_turns_that_are_told_what_was_learned_decide_as_those_that_learned_it() -> None:
+    ((_, trace),) = curve.workloads(None)
+    learning = openb.ReplayedInstallation(trace, openb.PLAIN)
+    told = openb.ReplayedInstallation(trace, openb.PLAIN, learning.versions)
+
+    for number in range(len(trace.arrivals)):
+        for here in (learning, told):
+            here.turn((number,), number * openb.GAP_S)
+
+    assert len(learning.versions) == learning.demand.version > 1
+    assert told.demand == learning.demand
+    assert told.placed.tolist() == learning.placed.tolist()

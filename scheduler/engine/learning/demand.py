@@ -65,7 +65,7 @@ def seen(version: int, requests: Seen) -> Demand | None:
     numbers: Counter[Form] = Counter()
     asked = over = 0
     for (form, is_over), number in requests.items():
-        numbers[form._replace(memory=0)] += number
+        numbers[form._replace(memory=0) if form.memory else form] += number
         asked += form.gpu * number
         over += form.gpu * number * is_over
     rounded = [(form, max(1, round(number * UNITS / everything))) for form, number in sorted(numbers.items())]

@@ -62,6 +62,7 @@ class Hybrid:
         self._preempting = policy.preempting
         self._worths: dict[int, float] = {}
         self._burdens: dict[int, float] = {}
+        self._expected: dict[int, float] = {}
         self._rate(snapshot.queue)
 
     def ranking(self, claims: Sequence[Claim]) -> Heaped:
@@ -93,13 +94,27 @@ class Hybrid:
     def later(self, now: datetime, claims: Sequence[Claim]) -> Hybrid:
         """The same at a later instant, with the pressure and the use of now."""
         found = copy(self)
-        found._now, found._worths, found._burdens = now.timestamp(), {}, {}
+        found._now, found._worths, found._burdens, found._expected = now.timestamp(), {}, {}, {}
         found._rate(claims)
         return found
 
     def burden(self, claim: Claim) -> float:
         """Expected seconds x size^0.8, whatever the claim has waited."""
         return self._burdens[claim.id]
+
+    def length(self, claim: Claim) -> float | None:
+        """Expected seconds of a claim that was ranked, whatever it has waited; None of another."""
+        return self._expected.get(claim.id)
+
+    def lengths_of(self, lives: LeaseColumns) -> Floats:
+        """Seconds that leases which cannot be stopped were expected to run as they began, by what is known now."""
+        at = lives.columns
+        forms = np.array([self._curves.form(*sort) for sort in lives.sorts], np.int64)
+        sorts, left = at[LeaseColumns.sort].astype(np.int64), at[LeaseColumns.until] - at[LeaseColumns.began]
+        may_stop = np.zeros(len(left), np.bool_)
+        return self._lengths(
+            forms[sorts], at[LeaseColumns.ran_s], left, at[LeaseColumns.predicted_s], may_stop
+        )
 
     def scores_of(self, lives: LeaseColumns) -> Floats:
         """The indices of leases that live, as if they could choose again."""
@@ -141,6 +156,7 @@ class Hybrid:
         burdens = burden(lengths, costs)
         found = burdens / aged(waited, self._ageing_of(may_stop > 0), self._power)
         ids = [claim.id for claim in claims]
+        self._expected.update(zip(ids, lengths.tolist(), strict=True))
         self._burdens.update(zip(ids, burdens.tolist(), strict=True))
         self._worths.update(zip(ids, found.tolist(), strict=True))
 

@@ -116,6 +116,12 @@ class Burdened(Protocol):
     def burden(self, claim: Claim) -> float:
         """Expected seconds x size^0.8."""
 
+    def length(self, claim: Claim) -> float | None:
+        """Expected seconds; None of a claim that was not ranked."""
+
+    def lengths_of(self, lives: LeaseColumns) -> Floats:
+        """Seconds that leases which cannot be stopped were expected to run as they began, by what is known now."""
+
 
 class Sorted:
     """An order that no grant changes."""

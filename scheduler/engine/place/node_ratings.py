@@ -19,6 +19,7 @@ from scheduler.engine.columns import (
     EXCLUSIVE,
     IDLE,
     KIND,
+    LENGTH,
     MEMORY,
     MILLI,
     SHARE,
@@ -40,6 +41,10 @@ NEVER = np.inf
 MARKS = 1 << 6  # a bit for each of six reserves
 NODE_FIGURES = 5
 FARTHEST = 1 << 60
+# A board that changed: its node, what is left of that node's milli-CPU and MiB, its cell, and what is left in it.
+CHANGE_FIELDS = (
+    "node", "cpu", "memory", "cell", "free", "share", "board_memory", "use", "team", "clients", "long",
+)  # fmt: skip
 
 
 class NodeRatings(NamedTuple):
@@ -114,12 +119,18 @@ def note(at: Columns, node: int, tables: Any, memo: Memo, sign: int) -> None:
 
 @inlined
 def with_wishes(at: Columns, want: Ints, node: int, cost: float, board: int) -> float:
-    """The policy's cost and what wishes add: boards suited, in the zone, close, on an awake node (kernel)."""
+    """The policy's cost and what wishes add: boards suited, in the zone, close, on an awake node, beside what runs as
+    long (kernel).
+    """
     cost += want[COUNT] * at.better[want[KIND], node, board]  # board -1: the last cell, any of the node
     if at.apart[node] > 0 and want[COUNT] > 1 and want[USE] == EXCLUSIVE and cost < NEVER:
         cost += at.apart[node] * links_apart(at, want, node)
     if at.wake[node] > 0 and want[COUNT] > 0 and cost < NEVER and is_asleep(at, node):
         cost += at.wake[node]
+    if want[LENGTH] != 0 and at.apart_long[node] > 0 and cost < NEVER:
+        for one in range(at.long.shape[1]):
+            if at.long[node, one]:
+                cost -= want[LENGTH] * at.apart_long[node]
     return cost
 
 
@@ -300,9 +311,13 @@ def links_apart(at: Columns, want: Ints, node: int) -> int:
 
 
 def decide(
-    at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo
+    at: Columns, index: NodeRatings, wants: Ints, row: int, changes: Ints, tables: Any, memo: Memo
 ) -> tuple[int, int]:
-    """The node on which the want costs least, NOWHERE when none has room, and its boards as bits (kernel)."""
+    """The node on which the want costs least, NOWHERE when none has room, and its boards as bits (kernel).
+
+    ``changes`` are written down first: handing over all columns once more would take longer than deciding.
+    """
+    fill_in(at, index, changes, tables, memo)
     node = choose(at, index, wants, row, tables, memo)
     if node == NOWHERE:
         return NOWHERE, 0
@@ -315,33 +330,32 @@ def count_all(at: Columns, tables: Any, memo: Memo) -> None:
         note(at, node, tables, memo, 1)
 
 
-def fill_in(
-    at: Columns,
-    index: NodeRatings,
-    node: int,
-    cpu: int,
-    memory: int,
-    boards: Ints,
-    tables: Any,
-    memo: Memo,
-) -> None:
-    """Write down what is left of a node and of those boards of it that changed (kernel).
+def fill_in(at: Columns, index: NodeRatings, changes: Ints, tables: Any, memo: Memo) -> None:
+    """Write down what is left of boards that changed, and of their nodes (kernel).
 
-    ``boards`` has a row for each: its cell, free, share, board_memory, use, team and clients.
+    ``changes`` has a row for each board, those of a node one after another: ``CHANGE_FIELDS``.
     """
-    note(at, node, tables, memo, -1)
-    at.cpu[node], at.memory[node] = cpu, memory
-    for row in range(boards.shape[0]):
-        board = boards[row, 0]
-        at.totals[0] += max(at.free[node, board], 0) - max(boards[row, 1], 0)
-        at.free[node, board] = boards[row, 1]
-        at.share[node, board] = boards[row, 2]
-        at.board_memory[node, board] = boards[row, 3]
-        at.use[node, board] = boards[row, 4]
-        at.team[node, board] = boards[row, 5]
-        at.clients[node, board] = boards[row, 6]
-    note(at, node, tables, memo, 1)
-    changed(index, node)
+    last = NOWHERE
+    for row in range(changes.shape[0]):
+        node, board = changes[row, 0], changes[row, 3]
+        if node != last:
+            if last != NOWHERE:
+                note(at, last, tables, memo, 1)
+                changed(index, last)
+            note(at, node, tables, memo, -1)
+            at.cpu[node], at.memory[node] = changes[row, 1], changes[row, 2]
+            last = node
+        at.totals[0] += max(at.free[node, board], 0) - max(changes[row, 4], 0)
+        at.free[node, board] = changes[row, 4]
+        at.share[node, board] = changes[row, 5]
+        at.board_memory[node, board] = changes[row, 6]
+        at.use[node, board] = changes[row, 7]
+        at.team[node, board] = changes[row, 8]
+        at.clients[node, board] = changes[row, 9]
+        at.long[node, board] = changes[row, 10] > 0
+    if last != NOWHERE:
+        note(at, last, tables, memo, 1)
+        changed(index, last)
 
 
 def changed(index: NodeRatings, node: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -102,7 +103,8 @@ def no_note(at: Columns, node: int, tables: Any, memo: node_ratings.Memo, sign: 
     """Nothing to remember (kernel)."""
 
 
-KERNELS = ("cost_on", "catch_up", "choose", "decide", "count_all", "fill_in", "take", "play")
+NO_CHANGE = np.zeros((0, len(node_ratings.CHANGE_FIELDS)), np.int64)
+KERNELS = ("cost_on", "catch_up", "choose", "count_all", "fill_in", "decide", "take", "play")
 
 
 @cache
@@ -136,6 +138,15 @@ class Decider:
         self.kernels = kernels_of(policy, is_compiled)
         self.take_tables(tables)
 
+    def twin(self) -> Self:
+        """The same fleet, wants and tables, apart from this one from now on."""
+        other = copy(self)
+        other.at = Columns._make(column.copy() for column in self.at)
+        other.wants = self.wants.copy()
+        other.index = node_ratings.NodeRatings._make(figures.copy() for figures in self.index)
+        other.memo = node_ratings.Memo._make(figures.copy() for figures in self.memo)
+        return other
+
     def take_tables(self, tables: Any) -> None:
         """Go by these tables from now on: everything is counted and rated anew."""
         self.tables = tables
@@ -143,16 +154,18 @@ class Decider:
         self.index.seen[:] = -1
         self.kernels["count_all"](self.at, tables, self.memo)
 
-    def decide(self, row: int) -> tuple[int, int]:
-        """The node that the want of this row gets now, and its boards, one bit each; -1 when none has room."""
+    def decide(self, row: int, changes: Ints = NO_CHANGE) -> tuple[int, int]:
+        """The node that the want of this row gets once ``changes`` are written down (see the kernel ``fill_in``), and
+        its boards, one bit each; -1 when none has room.
+        """
         found: tuple[int, int] = self.kernels["decide"](
-            self.at, self.index, self.wants, row, self.tables, self.memo
+            self.at, self.index, self.wants, row, changes, self.tables, self.memo
         )
         return found
 
-    def fill_in(self, node: int, cpu: int, memory: int, boards: Ints) -> None:
-        """Write down what is left of a node and of those boards of it that changed, see the kernel."""
-        self.kernels["fill_in"](self.at, self.index, node, cpu, memory, boards, self.tables, self.memo)
+    def fill_in(self, changes: Ints) -> None:
+        """Write down boards that changed, see the kernel."""
+        self.kernels["fill_in"](self.at, self.index, changes, self.tables, self.memo)
 
     def room_for(self, wants: int) -> None:
         """Make room for so many rows of wants."""

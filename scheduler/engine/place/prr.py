@@ -61,6 +61,7 @@ class Prices(NamedTuple):
     piece: Floats
     knots: Floats
     levels: Ints
+    alike: Ints
     fits_one: Floats
     fits_many: Floats
     rates: Floats
@@ -74,21 +75,23 @@ def prices(demand: Demand, models: Sequence[str], at: Columns, weights: Weights)
     """The tables for requests that look like ``demand``, on the idle nodes of ``at``.
 
     ``piece[r]``: price of r free thousandths of a board. ``knots``: milli-CPU wanted per board, six
-    quantiles. ``fits_one[model, level, r]`` and ``fits_many[model, level, n]``: share of the typical GPU
-    requests that could use a piece of r (n idle boards) on a node of that model whose CPU reaches
-    ``levels[:level]``. For each reserve ``reserve_size`` idle boards and ``reserve_cpu`` milli-CPU make a node one
-    of it, and ``rates`` are the requests per board of demand that it is kept for.
+    quantiles. ``fits_one[table, level, r]`` and ``fits_many[table, level, n]``: share of the typical GPU
+    requests that could use a piece of r (n idle boards) on a node whose CPU reaches ``levels[:level]`` and whose
+    model has that table in ``alike``: models that the same requests may use share one. For each reserve
+    ``reserve_size`` idle boards and ``reserve_cpu`` milli-CPU make a node one of it, and ``rates`` are the requests
+    per board of demand that it is kept for.
     """
     forms = demand.counts()
     gpu = {form: number for form, number in forms.items() if form.gpu}
     even = np.arange(WHOLE + 1) / WHOLE
     per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
-    levels, fits_one, fits_many = _fits(forms, models, at.free.shape[1])
+    levels, alike, fits_one, fits_many = _fits(forms, models, at.free.shape[1])
     reserves = _reserves(gpu, demand.one, at)
     return Prices(
         piece=(1 - EVEN) * piece_values(demand.prices) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
+        alike=alike,
         fits_one=fits_one,
         fits_many=fits_many,
         rates=np.array([rate for _, _, rate in reserves]),
@@ -164,35 +167,38 @@ def heeding_churn(p: Prices, at: Columns) -> Prices:
     return p._replace(piece=(1 - churn) * p.piece + churn * even**2, churn=np.array([churn]))
 
 
-def _fits(forms: Mapping[Form, int], models: Sequence[str], most: int) -> tuple[Ints, Floats, Floats]:
-    """Shares of typical GPU requests that fit a piece, and idle boards, by model and CPU level."""
+def _fits(forms: Mapping[Form, int], models: Sequence[str], most: int) -> tuple[Ints, Ints, Floats, Floats]:
+    """Levels of CPU, the table of each model, and shares of typical GPU requests that fit a piece, and idle boards,
+    by table and level.
+
+    Tables are few: those of a node that is rated then lie in the processor's cache.
+    """
     common = [(form, share) for form, share in typical(forms) if form.gpu]
     everything = sum(share for _, share in common) or 1.0
     levels = np.array(sorted({form.cpu for form, _ in common}), np.int64)
-    may = allowed([form for form, _ in common], models)
-    one = np.zeros((len(models), len(levels) + 1, WHOLE + 1))
-    many = np.zeros((len(models), len(levels) + 1, most + 1))
+    may = allowed([form for form, _ in common], models).T.tolist()
+    tables = {users: number for number, users in enumerate(dict.fromkeys(map(tuple, may)))}
+    one = np.zeros((len(tables), len(levels) + 1, WHOLE + 1))
+    many = np.zeros((len(tables), len(levels) + 1, most + 1))
     for row, (form, share) in enumerate(common):
         from_level = int(np.searchsorted(levels, form.cpu)) + 1
-        for model in np.flatnonzero(may[row]):
+        for users, table in tables.items():
+            if not users[row]:
+                continue
             if form.boards == 1:
-                one[model, from_level:, form.milli :] += share / everything
+                one[table, from_level:, form.milli :] += share / everything
             else:
-                many[model, from_level:, form.boards :] += share / everything
-    return levels, one, many
+                many[table, from_level:, form.boards :] += share / everything
+    return levels, np.array([tables[tuple(users)] for users in may], np.int64), one, many
 
 
 @inlined
-def level_of(cpu: int, levels: Ints) -> int:
-    """How many of the typical amounts of CPU are free (kernel)."""
-    low, high = 0, levels.shape[0]
-    while low < high:
-        middle = (low + high) // 2
-        if levels[middle] <= cpu:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def level_of(cpu: int, levels: Ints, highest: int) -> int:
+    """How many of the typical amounts of CPU are free, at most ``highest`` (kernel)."""
+    # From above: a want takes a few levels, and a search by halves is guessed wrong at every step.
+    while highest > 0 and levels[highest - 1] > cpu:
+        highest -= 1
+    return highest
 
 
 @inlined
@@ -200,7 +206,9 @@ def starved(cpu: int, boards: float, knots: Floats) -> float:
     """How many boards would go without CPU, summed over the guesses of what each needs (kernel)."""
     lost = 0.0
     for knot in knots:
-        lost += min(max(0.0, knot * boards - cpu) / knot, boards)
+        short = knot * boards - cpu
+        if short > 0:
+            lost += min(short / knot, boards)
     return lost
 
 
@@ -236,14 +244,15 @@ def rate(at: Columns, want: Ints, node: int, p: Prices, memo: Memo) -> tuple[flo
         return np.inf, -1, 0
     if want[COUNT] > 1 and want[USE] != EXCLUSIVE:
         return several_shares(at, want, node, p), -1, 0
-    most, model = at.free.shape[1], at.model[node]
+    most, table = at.free.shape[1], p.alike[at.model[node]]
     w_cpu, w_idle, w_fragment = p.weights[0], p.weights[1] * (1.0 - p.churn[0]), p.weights[2] / WHOLE
     cpu = at.cpu[node]
     cpu_after = cpu - want[CPU]
     idle, parts, before = int(memo.nodes[node, 0]), memo.nodes[node, 1], memo.nodes[node, 2]
-    rough_after, level_after = memo.nodes[node, 3], level_of(cpu_after, p.levels)
-    if level_after != int(memo.nodes[node, 4]):
-        rough_after = unusable(at, node, model, level_after, p)
+    rough_after, level = memo.nodes[node, 3], int(memo.nodes[node, 4])
+    level_after = level_of(cpu_after, p.levels, level)
+    if level_after != level:
+        rough_after = unusable(at, node, table, level_after, p)
     lump = p.weights[7] * p.churn[0] * lumped(at, want, node)
     if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         best, found, left, last = np.inf, -1, idle, -1
@@ -256,9 +265,9 @@ def rate(at: Columns, want: Ints, node: int, p: Prices, memo: Memo) -> tuple[flo
             open_parts = parts - whole_part(free) + whole_part(rest)
             cost = p.piece[free] - p.piece[rest]
             cost += w_cpu * starved(cpu_after, idle_after + open_parts, p.knots) - w_idle * (idle_after > 0)
-            here = rough_after - free * (1.0 - p.fits_one[model, level_after, free])
-            here += rest * (1.0 - p.fits_one[model, level_after, rest])
-            here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
+            here = rough_after - free * (1.0 - p.fits_one[table, level_after, free])
+            here += rest * (1.0 - p.fits_one[table, level_after, rest])
+            here -= WHOLE * idle_after * p.fits_many[table, level_after, idle_after]
             cost += w_fragment * here - before + lump
             if cost < best - 1e-12:
                 best, found, left = cost, board, idle_after
@@ -266,20 +275,20 @@ def rate(at: Columns, want: Ints, node: int, p: Prices, memo: Memo) -> tuple[flo
     idle_after = idle - want[COUNT]
     cost = want[COUNT] * p.piece[WHOLE]
     cost += w_cpu * starved(cpu_after, idle_after + parts, p.knots) - w_idle * (idle_after > 0)
-    here = rough_after - want[COUNT] * WHOLE * (1.0 - p.fits_one[model, level_after, WHOLE])
-    here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
+    here = rough_after - want[COUNT] * WHOLE * (1.0 - p.fits_one[table, level_after, WHOLE])
+    here -= WHOLE * idle_after * p.fits_many[table, level_after, idle_after]
     marks = marks_of(want, idle, cpu, idle_after, cpu_after, p)
     return cost + w_fragment * here - before + lump, -1, marks
 
 
 @inlined
-def unusable(at: Columns, node: int, model: int, level: int, p: Prices) -> float:
+def unusable(at: Columns, node: int, table: int, level: int, p: Prices) -> float:
     """What is free on the node in pieces that the typical request cannot use, idle boards alone aside (kernel)."""
     rough = 0.0
     for board in range(at.free.shape[1]):
         free = at.free[node, board]
         if free > 0:
-            rough += free * (1.0 - p.fits_one[model, level, free])
+            rough += free * (1.0 - p.fits_one[table, level, free])
     return rough
 
 
@@ -337,12 +346,12 @@ def note(at: Columns, node: int, p: Prices, memo: Memo, sign: int) -> None:
             memo.figures[kind] += sign
     if sign < 0:
         return
-    model, level, parts = at.model[node], level_of(cpu, p.levels), 0.0
+    table, level, parts = p.alike[at.model[node]], level_of(cpu, p.levels, p.levels.shape[0]), 0.0
     for board in range(at.free.shape[1]):
         if 0 < at.free[node, board] < WHOLE:
             parts += whole_part(at.free[node, board])
-    pieces = unusable(at, node, model, level, p)
-    rough = pieces - WHOLE * idle * p.fits_many[model, level, idle]
+    pieces = unusable(at, node, table, level, p)
+    rough = pieces - WHOLE * idle * p.fits_many[table, level, idle]
     before = p.weights[0] * starved(cpu, idle + parts, p.knots)
     before -= p.weights[1] * (1.0 - p.churn[0]) * (idle > 0)
     memo.nodes[node, 0], memo.nodes[node, 1] = idle, parts
