@@ -147,6 +147,15 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add_driver(known, environ)
     add_host(known, environ)
+    _add_workloads(known, environ)
+    _add_log(known, "info")
+    known.add_argument("--version", action="version", version=__version__)
+    add_simulation(known)
+    return known
+
+
+def _add_workloads(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add what may run inside leases: terminals, apps and containers."""
     known.add_argument(
         "--terminals",
         choices=(*ON[:1], *OFF[1:2]),
@@ -189,10 +198,6 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=usual(environ, "container_network", NETWORKS[0]),
         help="a network of each container's own, none, or that of the host (private)",
     )
-    _add_log(known, "info")
-    known.add_argument("--version", action="version", version=__version__)
-    add_simulation(known)
-    return known
 
 
 def _parser_of(name: str, command: ModuleType, environ: Mapping[str, str]) -> argparse.ArgumentParser:

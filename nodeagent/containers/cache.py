@@ -146,24 +146,46 @@ class ImageCache:
 def remover(containers: LeaseContainers) -> Remove:
     """Return what takes images out of their stores, as their holders, off the loop; a container's image stays."""
 
+    def said(image: KeptImage, words: list[str]) -> str | None:
+        """Run a command of Podman's and return what it printed, None where it failed."""
+        command = containers.engine(image.store, TIDYING, words)
+        with start(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as one:
+            try:
+                out = one.communicate(timeout=REMOVED_WITHIN_S)[0]
+            except subprocess.TimeoutExpired:
+                one.kill()
+                containers.stop(command.unit)
+                raise
+        return None if one.returncode else out.decode(errors="replace")
+
     def remove(image: KeptImage) -> bool:
-        words = containers.podman.remove_image(image.id)
+        podman = containers.podman
         try:
-            command = containers.engine(image.store, TIDYING, words)
-            with start(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ) as one:
-                try:
-                    return one.wait(REMOVED_WITHIN_S) == 0
-                except subprocess.TimeoutExpired:
-                    one.kill()
-                    containers.stop(command.unit)
-                    raise
+            tags = said(image, podman.tags(image.id))
+            if tags is None:
+                return False
+            names = tags.split()
+            if not set(names) <= _own_names(image):  # its holder has named it, who could not fetch that again
+                return False
+            # Podman removes none by its id that has several names.
+            return said(image, podman.remove_image(*(names or [image.id]))) is not None
         except (EntryRefusedError, subprocess.TimeoutExpired) as no:
             log.warning("image %s could not be removed: %s", image.names[-1], no)
             return False
 
     return lambda image: asyncio.to_thread(remove, image)
+
+
+def _own_names(image: KeptImage) -> set[str]:
+    """Return the names that an image has in its store because jobs have used it: of a layout, Podman keeps the tag."""
+    found = (image_of(name) for name in image.names)
+    return {
+        f"localhost/{one.tag or 'latest'}:latest" if one.is_layout else f"{one.name}:{one.tag or 'latest'}"
+        for one in found
+        if one is not None
+    }
 
 
 def _read(file: Path) -> list[KeptImage]:

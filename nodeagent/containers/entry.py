@@ -87,6 +87,10 @@ class ContainerEntry:
         """End what is left of a lease that is over, and remove its folders."""
         self._entry.clear(key)
 
+    def remove_folders(self, key: Key) -> None:
+        """Remove the folders of a lease in which nothing runs."""
+        self._entry.remove_folders(key)
+
     def keep_only(self, key: Key, pid: int) -> bool:
         """End everything in a lease but one process."""
         return self._entry.keep_only(key, pid)

@@ -77,9 +77,18 @@ class Podman:
         words = "{{.Id}} {{.Size}} {{.Digest}}{{range .RepoDigests}} {{.}}{{end}}"
         return [*self.base, "image", "inspect", "--format", words, image]
 
-    def remove_image(self, image: str) -> list[str]:
-        """Return what forgets an image; refused while a container is made of it, and one that is gone is success."""
-        return [*self.base, "rmi", "--ignore", image]
+    def tags(self, image: str) -> list[str]:
+        """Return what prints the names of an image that is here, one a line; nothing for one without a name."""
+        return [
+            *self.base, "image", "inspect", "--format", "{{range .RepoTags}}{{println .}}{{end}}", image,
+        ]  # fmt: skip
+
+    def remove_image(self, *images: str) -> list[str]:
+        """Return what forgets an image, by its id or by all its names; one that is gone is success.
+
+        Refused while a container is made of it, and by id where it has several names.
+        """
+        return [*self.base, "rmi", "--ignore", *images]
 
     def first_process(self, name: str) -> list[str]:
         """Return what prints the number of a container's first process, as the host counts."""

@@ -70,10 +70,11 @@ class FoundFile:
 class JobFolder:
     """One job of one generation of a lease, by its ordinal there. Every call looks at the disk."""
 
-    def __init__(self, root: Path, key: Key, ordinal: int = 1) -> None:
+    def __init__(self, root: Path, key: Key, ordinal: int = 1, *, mark: str = "") -> None:
+        """``mark`` is what its name ends in while it is not that of a job yet."""
         self.key = key
         self.ordinal = ordinal
-        self.path = root / (stem_of(key) if ordinal == 1 else f"{stem_of(key)}{FOLLOWS}{ordinal}")
+        self.path = root / ((stem_of(key) if ordinal == 1 else f"{stem_of(key)}{FOLLOWS}{ordinal}") + mark)
         self._known_limits: tuple[int, int] | None = None
 
     def make(self, head: int, tail: int, *, collects: bool = False, digest: str | None = None) -> JobFiles:
@@ -288,7 +289,8 @@ class RunningJob:
     """A job whose first process lives: an open handle on it, and the process itself where this agent started it.
 
     ``told`` is a pipe that closes once the job has ended though its files are still being collected, -1 for none.
-    ``is_alone``: the job is over, and nothing else of its lease is let live beside that process.
+    ``is_alone``: the job is over, and nothing else of its lease is let live beside that process. ``since`` is when
+    this agent began to watch it, by the boot clock.
     """
 
     folder: JobFolder
@@ -296,6 +298,7 @@ class RunningJob:
     pid: int
     process: subprocess.Popen[bytes] | None
     order: JobOrder
+    since: int
     told: int = -1
     is_asked: bool = False
     is_alone: bool = False

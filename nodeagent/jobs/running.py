@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +22,8 @@ from nodeagent.containers.boxes import IMAGE_UNIT, LeaseContainers, remove_conta
 from nodeagent.containers.cache import ImageCache
 from nodeagent.containers.pulling import ImagePulls, Pull, PulledImage
 from nodeagent.jobs.folder import JobFolder, RunningJob, job_folders
-from nodeagent.jobs.spec import LOAD, container_spec, input_of
+from nodeagent.jobs.spec import container_spec, input_of
+from nodeagent.jobs.standby import StandbyProcesses, becomes, first_process, start_first
 from nodeagent.protocol.codec import ProtocolError
 from nodeagent.protocol.jobs import BEGINNING, JobOrder, order_of
 from nodeagent.protocol.messages import JobReport
@@ -31,7 +31,7 @@ from nodeagent.reconcile.lease_records import COLLECTED_WITHIN_S, NS, PREPARING,
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.runtimes.base import Key
 from nodeagent.runtimes.cgroups import memory_of
-from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry, start
+from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ BEGUN_EVERY_S: Final = 0.01
 LIVE: Final = (PREPARING, READY)
 WAITING, RUNNING, EXITED, LOST = "waiting", "running", "exited", "lost"
 ORDER_WITHIN_S: Final = 1.0
+ORDER_AFTER_S: Final = 0.3
 ALONE_EVERY_S: Final = 0.5
 ALONE_WITHIN_S: Final = 5
 
@@ -79,6 +80,7 @@ class NodeJobs:
         self._cache = cache
         self._pulls = ImagePulls(containers, images, self._pulled, cache)
         self._told_at: dict[Key, int] = {}
+        self._standbys = StandbyProcesses(root, entry)
         # Podman may take its time; jobs begin and end on other threads.
         self._threads = ThreadPoolExecutor(2, "containers")
 
@@ -96,6 +98,7 @@ class NodeJobs:
             for job in self._running.values():
                 self._let_go(job)
             self._running.clear()
+            self._standbys.close()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,6 +141,7 @@ class NodeJobs:
                 self._ending.add(key)
                 self._later(self._end(key, 0))
         records = self._reconciler.lease_records
+        self._standbys.look(records, self._running, self._clock())
         over = [key for key in self._pulls.keys if key not in records or records[key].phase not in LIVE]
         self._pulls.forget(over)
         for key in over:
@@ -176,6 +180,7 @@ class NodeJobs:
 
     def _adopt(self) -> None:
         """Take up the jobs that an earlier agent began."""
+        self._standbys.remove_left()
         # Those before a lease's newest are over; only what they printed may still have to be sent.
         newest = {folder.key: folder for folder in job_folders(self._root)}
         for folder in newest.values():
@@ -234,7 +239,8 @@ class NodeJobs:
         self, record: LeaseRecord, folder: JobFolder, order: JobOrder, image: PulledImage | None
     ) -> tuple[subprocess.Popen[bytes], int]:
         """Start the job's first process; returns it and where its end is heard. EntryRefusedError or OSError."""
-        words = [sys.executable, "-I", "-S", "-c", LOAD]
+        if (waiting := self._standbys.begin(record.key, order)) is not None:
+            return waiting, -1
         try:
             digest = image.digest if image else None
             files = folder.make(order.head, order.tail, collects=bool(order.artifacts), digest=digest)
@@ -243,9 +249,8 @@ class NodeJobs:
         told, teller = os.pipe() if order.artifacts else (-1, -1)
         fds = [files.status, files.output, *([teller] if order.artifacts else []), *files.artifacts]
         try:
-            command = self._entry.command(record, [*words, *map(str, fds)])
-            # It becomes the holder by itself where the way in does not: Python may be out of their reach.
-            become = None if command.account is None else [command.account.uid, command.account.gid]
+            command = self._entry.command(record, first_process(fds))
+            become = becomes(command)
             spec: dict[str, Any] = {
                 "words": order.words,
                 "env": {**order.env, **order.secrets},
@@ -258,13 +263,7 @@ class NodeJobs:
                     spec["serves"], become = become, None
             given = input_of(order, spec, become)
             try:
-                process = start(
-                    replace(command, account=None),
-                    stdin=given,
-                    stdout=subprocess.DEVNULL,
-                    stderr=files.errors,
-                    pass_fds=fds,
-                )
+                process = start_first(command, given, files, fds)
             finally:
                 os.close(given)
         except BaseException:
@@ -361,7 +360,7 @@ class NodeJobs:
             os.close(handle)
             self._loop.call_soon(self._ended, key, folder, process)
             return
-        self._running[key] = RunningJob(folder, handle, pid, process, order, told)
+        self._running[key] = RunningJob(folder, handle, pid, process, order, self._clock(), told)
         self._loop.add_reader(handle, self._ended, key, folder, process)
         if told >= 0:
             self._loop.add_reader(told, self._told, key)
@@ -422,7 +421,8 @@ class NodeJobs:
     async def _follow(self, record: LeaseRecord, ended: JobReport) -> None:
         """Begin the next job once nothing of the one before is left: no process, no folder. Else the lease ends.
 
-        Its order may be on its way: a lease would take longer to be cleaned and made anew.
+        Its order may be on its way: a lease would take longer to be cleaned and made anew. It comes at once after the
+        portal has stored that this one began, or not at all.
         """
         until = self._loop.time() + ORDER_WITHIN_S
         try:
@@ -433,6 +433,8 @@ class NodeJobs:
         while (
             is_clear and not record.next_order and self._is_open(record, ended) and self._loop.time() < until
         ):
+            if record.stored_job == ended.ordinal:
+                until = min(until, self._loop.time() + ORDER_AFTER_S)
             await asyncio.sleep(BEGUN_EVERY_S)
         order = self._next(record, ended)
         if is_clear and order is not None and self._reconciler.lease_records.get(record.key) is record:
@@ -443,8 +445,9 @@ class NodeJobs:
         self._wake()
 
     def _clear_for_next(self, key: Key) -> bool:
-        is_clear = self._entry.keep_only(key, 0)
-        self._entry.clear(key)
+        is_clear = self._entry.keep_only(key, self._standbys.pid(key))
+        if is_clear:
+            self._entry.remove_folders(key)
         return is_clear
 
     def _ask_in_time(self, record: LeaseRecord) -> None:

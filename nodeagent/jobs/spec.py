@@ -21,6 +21,7 @@ COLLECT_MARGIN_S: Final = 10
 RUNNER: Final = compile(
     Path(__file__).with_name("runner.py").read_text(), "runner", "exec", dont_inherit=True
 )
+PROGRAM: Final = marshal.dumps(RUNNER)
 COLLECTOR: Final = (Path(__file__).with_name("collector.py")).read_text()
 # The program comes with its input: the holder may not be able to read ours, and nobody wants it in a list of processes.
 LOAD: Final = "import marshal,sys;exec(marshal.load(sys.stdin.buffer))"
@@ -52,8 +53,8 @@ def container_spec(
     }
 
 
-def input_of(order: JobOrder, spec: dict[str, Any], become: list[int] | None) -> int:
-    """Return an open file with what the job's first process reads: its program, then what to run."""
+def spec_text(order: JobOrder, spec: dict[str, Any], become: list[int] | None) -> bytes:
+    """Return what a job's first process reads once it has its program."""
     spec = {
         **spec,
         "masks": [value for value in order.secrets.values() if len(value) >= 4],
@@ -71,9 +72,14 @@ def input_of(order: JobOrder, spec: dict[str, Any], become: list[int] | None) ->
             "most_bytes": order.most_bytes,
             "within_s": COLLECTED_WITHIN_S - COLLECT_MARGIN_S,
         }
+    return marshal.dumps(spec)
+
+
+def input_of(order: JobOrder, spec: dict[str, Any], become: list[int] | None) -> int:
+    """Return an open file with what a job's first process reads: its program, then what to run."""
     fd = os.memfd_create("berth-job")
     with open(os.dup(fd), "wb") as file:
-        marshal.dump(RUNNER, file)
-        marshal.dump(spec, file)
+        file.write(PROGRAM)
+        file.write(spec_text(order, spec, become))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

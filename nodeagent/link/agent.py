@@ -24,6 +24,7 @@ from nodeagent.protocol.messages import (
     IMAGES,
     JOBS,
     JOBS_FOLLOW,
+    LARGE_PIECES,
     MAX_FRAME_BYTES,
     STREAMS,
     Welcome,
@@ -79,7 +80,7 @@ class Agent:
         self._services = [service for service in (streams, jobs) if service is not None]
         self._features = (
             *FEATURES,
-            *([STREAMS] if streams else ()),
+            *([STREAMS, LARGE_PIECES] if streams else ()),
             *([JOBS, ARTIFACTS, JOBS_FOLLOW] if jobs else ()),
         )
         self._images = images

@@ -111,6 +111,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "used_mib": (0, 2**31 - 1),
     "limit_mib": (1, 2**31 - 1),
     "port": (0, 65_535),
+    "JobReport.ordinal": (0, 2**31 - 1),
     "ArtifactPiece.size": (0, 2**50),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)

@@ -20,6 +20,8 @@ HEALTH_SLICES = "health_slices"
 FEATURES = ("host_limits", "rotate", "maintenance", HEALTH_SLICES)
 # Named by agents that serve streams (streams.py) as well: not all of them may.
 STREAMS = "streams"
+# Named by agents that would send larger pieces of a stream, and by gateways that take them.
+LARGE_PIECES = "pieces_128k"  # "large_pieces" were of 64 KiB
 # Named by agents that run batch jobs in leases: where programs can be started in them at all.
 JOBS = "jobs"
 # Named by agents that collect what their jobs leave.

@@ -17,12 +17,14 @@ from typing import Any, Final
 
 WINDOW: Final = 256 * 1024
 MOST_PIECE: Final = 32 * 1024
+# Sent only to gateways that name the feature; whoever is sent a flood has a quarter of the frames to look at.
+LARGE_PIECE: Final = 128 * 1024
 MOST_BODY: Final = 4096
 MOST_STREAMS: Final = 1024
 MOST_NUMBER: Final = 2**32 - 1
 # Answers wait here while the other end does not read; whoever causes more of them than this is let go.
 MOST_WAITING_WORDS: Final = 16_384
-MAX_FRAME_BYTES: Final = 5 + MOST_PIECE
+MAX_FRAME_BYTES: Final = 5 + LARGE_PIECE
 _HEAD: Final = struct.Struct("!BI")
 _COUNT: Final = struct.Struct("!I")
 
@@ -83,8 +85,14 @@ class StreamConnection:
     ``take_frames``.
     """
 
-    def __init__(self, *, is_portal: bool, most_streams: int = MOST_STREAMS) -> None:
-        """Begin without streams; the two ends must disagree about ``is_portal``."""
+    def __init__(
+        self, *, is_portal: bool, most_streams: int = MOST_STREAMS, most_piece: int = MOST_PIECE
+    ) -> None:
+        """Begin without streams; the two ends must disagree about ``is_portal``.
+
+        ``most_piece`` is what the other end takes in a frame: at most ``LARGE_PIECE`` bytes.
+        """
+        self._most_piece = most_piece
         self._next = 1 if is_portal else 2
         self._own_parity = self._next % 2
         self._heard_of = 0
@@ -140,8 +148,8 @@ class StreamConnection:
         """Send as much as the credit allows, in pieces; returns how many bytes were taken."""
         found, view = self._streams.get(stream), memoryview(data)
         taken = min(self.credit(stream), len(view))
-        for start in range(0, taken, MOST_PIECE):
-            piece = view[start : min(start + MOST_PIECE, taken)]
+        for start in range(0, taken, self._most_piece):
+            piece = view[start : min(start + self._most_piece, taken)]
             self._frames.append(_HEAD.pack(Kind.DATA, stream) + piece)
         if found is not None:
             found.credit -= taken

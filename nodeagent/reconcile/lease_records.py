@@ -103,7 +103,8 @@ class LeaseRecord(Backoff):
     it any more. Its patience is that of opening and closing the unit. ``job`` is how its batch job goes, None where
     it has none; ``job_order`` what to run, as the portal said last: it holds secrets and is written down nowhere.
     ``next_order`` is what may follow that at once, ``job_before`` how the job before the present one ended, and
-    ``job_until`` when the present one's own time is up (0: with the lease's).
+    ``job_until`` when the present one's own time is up (0: with the lease's). ``stored_job`` is the ordinal of the
+    last one that the portal is known to have stored as begun.
     ``keeps_files``: its job leaves files that are wanted, so the unit's own end comes later; ``is_collected``: that
     job has begun, so closing and clearing wait for its files, until ``files_until`` once the lease drains (0: not).
     ``image`` is what that runs in, ``has_image``: it is on this host, as far as this life of the agent knows.
@@ -141,6 +142,7 @@ class LeaseRecord(Backoff):
     next_order: str = ""
     job_before: JobReport | None = None
     job_until: int = 0
+    stored_job: int = 0
     keeps_files: bool = False
     is_collected: bool = False
     files_until: int = 0

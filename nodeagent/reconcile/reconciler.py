@@ -85,7 +85,8 @@ class Reconciler(NodeState):
         self._refused: HealthFact | None = None
         self._unwritten: tuple[Desired, int] | None = None
         self._rewrite_at = 0
-        self._reported: dict[int, tuple[Key, ...]] = {}
+        # By report, until it is answered: leases that are gone, and the jobs that run, by lease.
+        self._reported: dict[int, tuple[tuple[Key, ...], dict[Key, int]]] = {}
         self._wanted: set[Key] | None = None
         self.observed.index(self.lease_records.values())
         for record in self.lease_records.values():
@@ -378,7 +379,12 @@ class Reconciler(NodeState):
         if not self.ledger.save():
             return None
         gone = tuple(record.key for record in self.lease_records.values() if record.phase == GONE)
-        self._reported[seq] = gone
+        jobs = {
+            key: ls.job.ordinal
+            for key, ls in self.lease_records.items()
+            if ls.job and ls.job.phase == "running"
+        }
+        self._reported[seq] = gone, jobs
         self.changed = False
         return tuple(record.report() for record in self.lease_records.values())
 
@@ -389,9 +395,13 @@ class Reconciler(NodeState):
 
     def acknowledged(self, seq: int) -> None:
         """Forget gone leases that the portal has stored and no longer wants."""
-        keys = {
-            key for stored in [s for s in self._reported if s <= seq] for key in self._reported.pop(stored)
-        }
+        keys: set[Key] = set()
+        for stored in [s for s in self._reported if s <= seq]:
+            gone, jobs = self._reported.pop(stored)
+            keys.update(gone)
+            for key, ordinal in jobs.items():
+                if key in self.lease_records:
+                    self.lease_records[key].stored_job = ordinal
         acked = [self.lease_records[key] for key in keys if key in self.lease_records]
         for record in acked:
             record.is_acked = True

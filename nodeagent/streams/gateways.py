@@ -17,8 +17,8 @@ from nodeagent.link.enrolment import PortalRefusedError
 from nodeagent.link.handshake import expect, fresh_nonce, require_portal
 from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.codec import ProtocolError, encode
-from nodeagent.protocol.messages import Challenge, StreamHello, Welcome
-from nodeagent.protocol.streams import StreamConnection, StreamProtocolError
+from nodeagent.protocol.messages import LARGE_PIECES, Challenge, StreamHello, Welcome
+from nodeagent.protocol.streams import LARGE_PIECE, MOST_PIECE, StreamConnection, StreamProtocolError
 from nodeagent.streams.service import LeaseStreams
 
 log = logging.getLogger(__name__)
@@ -99,10 +99,11 @@ class Gateways:
                     compression=None,
                     proxy=None if address.is_local else True,
                 ) as socket:
-                    await greet(socket, self._identity, epoch)
+                    welcome = await greet(socket, self._identity, epoch)
                     failures = 0
                     log.info("streams by gateway %s", address.url)
-                    await GatewayLink(socket, services).run()
+                    takes_large = LARGE_PIECES in welcome.features
+                    await GatewayLink(socket, services, LARGE_PIECE if takes_large else MOST_PIECE).run()
             except (PortalRefusedError, StateError) as no:
                 failures += 1
                 log.warning("gateway %s refused this node: %s", address.url, no)
@@ -117,7 +118,7 @@ class Gateways:
             await asyncio.sleep(longest * self._dice.uniform(0.5, 1.0))
 
 
-async def greet(socket: Any, identity: Identity, epoch: int) -> None:
+async def greet(socket: Any, identity: Identity, epoch: int) -> Welcome:
     """Prove this node to a gateway, and let it prove itself; raises PortalRefusedError."""
     challenge = await expect(socket, Challenge)
     nonce = fresh_nonce()
@@ -133,15 +134,17 @@ async def greet(socket: Any, identity: Identity, epoch: int) -> None:
     require_portal(welcome, hello, challenge.nonce, identity.public_key(), identity)
     if welcome.epoch != epoch:
         raise PortalRefusedError("other_epoch", f"epoch {welcome.epoch} instead of {epoch}")
+    return welcome
 
 
 class GatewayLink:
     """One socket of streams: what arrives goes to the services at once, what they send is written by one task."""
 
-    def __init__(self, socket: ClientConnection, services: LeaseStreams) -> None:
+    def __init__(self, socket: ClientConnection, services: LeaseStreams, most_piece: int) -> None:
+        """``most_piece`` is what the gateway takes in a frame."""
         self._socket = socket
         self._services = services
-        self._connection = StreamConnection(is_portal=False)
+        self._connection = StreamConnection(is_portal=False, most_piece=most_piece)
         self._wake = asyncio.Event()
 
     async def run(self) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MOST_PER_LEASE: Final = 256
 MOST_SOCKETS: Final = 1024
-READ_AT_ONCE: Final = 64 * 1024
+READ_AT_ONCE: Final = 128 * 1024
 LEASE_OVER: Final = "lease_over"
 Place = tuple[StreamEnd, int]
 

@@ -42,7 +42,11 @@ REAP_EVERY_S: Final = 0.2
 KILL_AFTER_S: Final = 2.0
 MOST_PER_LEASE: Final = 256
 MOST_TERMINALS: Final = 1024
-READ_AT_ONCE: Final = 32 * 1024
+READ_AT_ONCE: Final = 128 * 1024
+# A program that prints on and on hands over some 4 KiB at a time. So much at once is a flood, and waits a moment for
+# what follows: a message costs several times what reading does.
+FLOOD_FROM: Final = 2048
+HOLD_S: Final = 0.002
 DEFLATED_AT_ONCE: Final = 8  # some milliseconds each, in which nothing else is served
 LEASE_OVER: Final = "lease_over"
 EXITED: Final = "exited"
@@ -62,6 +66,9 @@ class Terminal:
         self.is_over = False
         self.kept = Scrollback()
         self._to_show = b""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._held_until: asyncio.TimerHandle | None = None
         self._typed: deque[tuple[tuple[StreamEnd, int] | None, bytes]] = deque()
         self._is_reading = False
         self._loop = asyncio.get_running_loop()
@@ -74,6 +81,7 @@ class Terminal:
             before, number = self.viewer
             before.reset(number, "taken_over", "this terminal was opened elsewhere")
         self.viewer = end, stream
+        self._forget_held()  # it is kept, and shown with that
         self._typed.clear()  # what the shell did not take from whoever looked before
         self._to_show = self.kept.text()
         self.flow()
@@ -81,6 +89,7 @@ class Terminal:
     def detach(self) -> None:
         """Let nobody look; the shell waits."""
         self.viewer, self.left_at, self._to_show = None, self._loop.time(), b""
+        self._forget_held()
         self._read_on(False)
 
     # From the shell
@@ -95,16 +104,16 @@ class Terminal:
             self._to_show = self._to_show[taken:]
         self._read_on(not self._to_show and end.credit(stream) > 0)
 
-    def _readable(self) -> None:
-        """Read what there is, up to the credit; a terminal hands out 4 KiB at a time."""
+    def _readable(self) -> int:
+        """Read what there is, up to the credit; returns how much that was. Of a flood several reads are sent as one."""
         if self.viewer is None:
-            return
+            return 0
         end, stream = self.viewer
-        room = min(end.credit(stream), READ_AT_ONCE)
-        pieces, got = [], 0
-        while got < room:
+        most = min(end.credit(stream), READ_AT_ONCE)
+        got = 0
+        while self._held_bytes < most:
             try:
-                data = os.read(self.shell.terminal, room - got)
+                data = os.read(self.shell.terminal, most - self._held_bytes)
             except BlockingIOError:
                 break
             except OSError:  # EIO: the last program has let go of it
@@ -112,14 +121,30 @@ class Terminal:
             if not data:
                 self.is_over = True
                 break
-            pieces.append(data)
-            got += len(data)
-        if got:
-            data = b"".join(pieces)
             self.kept.add(data)
-            end.send(stream, data)
+            self._held.append(data)
+            self._held_bytes += len(data)
+            got += len(data)
+        if self.is_over or got < FLOOD_FROM or self._held_bytes >= most:
+            self._send_held()
+        elif self._held_until is None:
+            self._held_until = self._loop.call_later(HOLD_S, self._send_held)
         if self.is_over or end.credit(stream) <= 0:
             self._read_on(False)
+        return got
+
+    def _send_held(self) -> None:
+        if self._held and self.viewer is not None:
+            end, stream = self.viewer
+            end.send(stream, b"".join(self._held))
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        if self._held_until is not None:
+            self._held_until.cancel()
+            self._held_until = None
+        self._held.clear()
+        self._held_bytes = 0
 
     def _read_on(self, wanted: bool) -> None:
         wanted = wanted and not self.is_over
@@ -134,9 +159,8 @@ class Terminal:
         if self.viewer is not None and not self._to_show and not self.is_over:
             end, stream = self.viewer
             while end.credit(stream) > 0 and not self.is_over:
-                before = end.credit(stream)
-                self._readable()
-                if end.credit(stream) == before:
+                if not self._readable():
+                    self._send_held()
                     return True
         return self.is_over
 
@@ -169,6 +193,7 @@ class Terminal:
     def close(self) -> None:
         """Let go of the terminal: its session is hung up by the kernel as well."""
         self._read_on(False)
+        self._forget_held()
         self._loop.remove_writer(self.shell.terminal)
         os.close(self.shell.terminal)
 

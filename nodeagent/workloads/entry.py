@@ -8,8 +8,10 @@ account and no unit: programs run as the agent's own account there, never as roo
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pwd
+import resource
 import shutil
 import signal
 import subprocess
@@ -29,13 +31,19 @@ from nodeagent.reconcile.units import grant_of
 from nodeagent.runtimes.base import Key, RuntimeRefusedError
 from nodeagent.runtimes.names import stem_of
 
+log = logging.getLogger(__name__)
+
 SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 NOBODY: Final = "nobody"
 GENERATION: Final = "BERTH_GENERATION"
 SSH_SESSION: Final = "nodeagent.streams.ssh_session"
 RUN_FOLDERS: Final = "workloads"
 END_ROUNDS: Final = 10
+# Where holders are played no control group bounds what they start: all leases together get so many more processes and
+# threads than their account has when the agent starts. What is beyond is refused to them, and to nobody else.
+MOST_PLAYED: Final = 4096
 END_PAUSE_S: Final = 0.01
+ENVIRONMENT_BYTES: Final = 128 * 1024
 _AT_HOME: Final = 'cd 2>/dev/null; exec "$@"'
 _LOGIN_SHELL: Final = 'cd 2>/dev/null; exec "$SHELL" -l'
 
@@ -105,6 +113,10 @@ class LeaseEntry(Protocol):
 
     def clear(self, key: Key) -> None:
         """End what is left of a lease that is over, and remove its folders. Safe to repeat."""
+        ...
+
+    def remove_folders(self, key: Key) -> None:
+        """Remove the folders of a lease in which nothing runs. Safe to repeat."""
         ...
 
     def keep_only(self, key: Key, pid: int) -> bool:
@@ -193,6 +205,10 @@ class UnitEntry:
 
     def clear(self, key: Key) -> None:
         """Remove the lease's folder; what is in a unit ends with it."""
+        self.remove_folders(key)
+
+    def remove_folders(self, key: Key) -> None:
+        """Remove the lease's folder below the agent's."""
         shutil.rmtree(self._folders / stem_of(key), ignore_errors=True)
 
     def keep_only(self, key: Key, pid: int) -> bool:
@@ -226,10 +242,25 @@ class PlayedEntry:
 
     outlives_agent = False
 
-    def __init__(self, state: Path, notice: Callable[[LeaseRecord], Path], clock: Callable[[], int]) -> None:
-        """Keep folders below the state folder, for root in one of the system's that ``nobody`` can reach."""
+    def __init__(
+        self,
+        state: Path,
+        notice: Callable[[LeaseRecord], Path],
+        clock: Callable[[], int],
+        most: int = MOST_PLAYED,
+    ) -> None:
+        """Keep folders below the state folder, for root in one of the system's that ``nobody`` can reach.
+
+        ``most`` is how many processes and threads all leases may have together.
+        """
         self.held: set[Key] = set()
         self._account = _nobody() if os.geteuid() == 0 else None
+        bound = shutil.which("prlimit", path=SAFE_PATH)
+        limit = threads_of(os.geteuid() if self._account is None else self._account.uid) + most
+        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        if hard != resource.RLIM_INFINITY:  # only root may raise it, and prlimit would then start nothing
+            limit = min(limit, hard)
+        self._bound = [bound, f"--nproc={limit}:{limit}", "--"] if bound else []
         self._folder = state / "shells" if self._account is None else None
         self._sockets: Path | None = None
         self._making = threading.Lock()
@@ -247,7 +278,7 @@ class PlayedEntry:
         grant = grant_of(record, self._clock(), str(self._notice(record)))
         lease = allowed({**grant.env, GENERATION: str(record.generation)})
         return HolderCommand(
-            list(words) or [shell, "-l"],
+            [*self._bound, *(words or [shell, "-l"])],
             {**lease, **own, **_language(), **(env or {})},
             str(folder),
             self._account,
@@ -264,7 +295,7 @@ class PlayedEntry:
 
     def _as_account(self, record: LeaseRecord, module: str, *words: str) -> HolderCommand:
         whom = [] if self._account is None else [str(self._account.uid), str(self._account.gid)]
-        python = [sys.executable, "-I", "-m", module, *words, *whom]
+        python = [*self._bound, sys.executable, "-I", "-m", module, *words, *whom]
         return HolderCommand(python, self.command(record).env, "/", None, self._account)
 
     def run_folder(self, record: LeaseRecord) -> Path:
@@ -284,9 +315,13 @@ class PlayedEntry:
         """Kill what carries the lease in its environment, and remove its folders."""
         if key in self.held:
             return
-        for pid in marked(_marks(key)):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        marks = _marks(key)
+        if not end_all(lambda: marked(marks)):
+            log.warning("something of lease %s does not end", key[0])
+        self.remove_folders(key)
+
+    def remove_folders(self, key: Key) -> None:
+        """Remove the lease's home folder and that of its sockets."""
         for folder in (self._folder, self._sockets):
             if folder is not None:
                 shutil.rmtree(folder / stem_of(key), ignore_errors=True)
@@ -323,25 +358,57 @@ def _marks(key: Key) -> set[bytes]:
 
 
 def end_all(found: Callable[[], list[int]]) -> bool:
-    """Kill what is found, and look again a few times; says whether nothing is found any more."""
+    """Kill what is found, and look again a few times; says whether nothing is found any more.
+
+    All of it is stopped first: what starts itself anew as fast as it is killed cannot do so then.
+    """
     for _ in range(END_ROUNDS):
         if not (pids := found()):
             return True
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
         time.sleep(END_PAUSE_S)
     return False
 
 
 def marked(marks: Iterable[bytes]) -> list[int]:
     """Return the processes that were started with all of these in their environment, this one aside."""
-    wanted, found = frozenset(marks), []
+    wanted, found, own = frozenset(marks), [], os.getpid()
     for pid in pids():
         with contextlib.suppress(OSError):
-            if pid != os.getpid() and wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+            text = _environment(pid)
+            # The words first: taking a text apart costs more than reading it, and few processes are ours.
+            is_likely = all(mark in text for mark in wanted)
+            if is_likely and pid != own and wanted <= set(text.split(b"\0")):
                 found.append(pid)
     return found
+
+
+def _environment(pid: int) -> bytes:
+    """Return a process's environment as it was started; raises OSError.
+
+    By as few calls as will do: every process of the host is looked at whenever a job ends.
+    """
+    fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+    try:
+        text = os.read(fd, ENVIRONMENT_BYTES)
+        while more := os.read(fd, ENVIRONMENT_BYTES) if len(text) % ENVIRONMENT_BYTES == 0 and text else b"":
+            text += more
+        return text
+    finally:
+        os.close(fd)
+
+
+def threads_of(uid: int) -> int:
+    """Return how many threads an account has on this host now, as the kernel counts them against its limit."""
+    count = 0
+    for pid in pids():
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                count += len(os.listdir(f"/proc/{pid}/task"))
+    return count
 
 
 def pids() -> list[int]:

@@ -272,3 +272,11 @@ def test_every_text_that_names_something_has_a_form():
 def test_figures_that_are_not_finite_are_never_sent():
     with pytest.raises(ValueError, match="JSON"):
         encode(Samples(1, "b", 1, (), (SlotSample("a", "d", 0, float("nan"), None, 2),)))
+
+
+def test_number_of_a_job_that_no_column_can_keep_is_refused():
+    said = {"phase": "running", "ordinal": 2**31 - 1}
+    assert decode(report(lease={"job": said})).leases[0].job.ordinal == 2**31 - 1
+
+    with pytest.raises(ProtocolError):
+        decode(report(lease={"job": {**said, "ordinal": 2**31}}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,3 +132,9 @@ def test_folders_of_a_played_lease_are_nobodys_and_go_with_it(tmp_path):
 
     assert {(fact.st_uid, fact.st_mode & 0o777) for fact in facts} == {(65534, 0o700)}
     assert not any(folder.exists() or folder.parent.exists() for folder in folders)
+
+
+def test_limit_of_processes_is_never_above_what_the_agent_itself_may_have(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (50, 60))
+
+    assert "--nproc=60:60" in played(tmp_path)._bound

@@ -14,7 +14,7 @@ import pytest
 from nodeagent.commands.check import container_words
 from nodeagent.containers import boxes, pulling
 from nodeagent.containers.boxes import PlayedContainers, UnitContainers, container_name, remove_container
-from nodeagent.containers.cache import ImageCache
+from nodeagent.containers.cache import ImageCache, KeptImage
 from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.layouts import find_in_layout
 from nodeagent.containers.podman import ContainerBox, Podman, find_podman
@@ -41,8 +41,12 @@ while [ $# -gt 0 ]; do
       while [ ! -e HERE/go ]; do sleep 0.01; done
       [ -s HERE/go ] && { cat HERE/go >&2; exit 125; }
       echo image-id; exit 0;;
-    inspect) echo "image-id 3145729 DIGEST x@DIGEST"; exit 0;;
-    rm|rmi) exit 0;;
+    inspect) case "$*" in *RepoTags*) cat HERE/tags 2>/dev/null; exit 0;; esac
+      echo "image-id 3145729 DIGEST x@DIGEST"; exit 0;;
+    rm) exit 0;;
+    rmi) echo "$*" >> HERE/removed  # by its id none is removed that has several names
+      [ "$3" = image-id ] && [ "$(cat HERE/tags 2>/dev/null | wc -l)" -gt 1 ] && exit 2
+      exit 0;;
     --env-file=*) while IFS= read -r line; do export "$line"; done <"${1#*=}";;
     image-id) shift; exec "$@";;
   esac
@@ -334,6 +338,30 @@ async def test_image_of_a_job_is_noted_and_goes_when_its_lease_has_gone(node, tm
             while cache.told(1).images:
                 await node.pause()
     assert cache.used_mib == 0
+
+
+async def test_image_with_several_names_goes_by_all_of_them_and_one_that_its_holder_named_stays(
+    node, tmp_path
+):
+    def kept(*names: str) -> KeptImage:
+        return KeptImage("", "image-id", DIGEST, 1, names)
+
+    async with node.alive():
+        remove = node.jobs._cache._remove
+        (tmp_path / "tags").write_text(
+            "registry.example/a:1\nregistry.example/a:latest\nlocalhost/2:latest\n"
+        )
+        assert await remove(kept("registry.example/a:1", "registry.example/a", "oci:team/tools:2"))
+        assert not await remove(
+            kept("registry.example/a:1", "oci:team/tools:2")
+        )  # the third is the holder's own
+        (tmp_path / "tags").write_text("")
+        assert await remove(kept(f"registry.example/a@{DIGEST}"))
+
+    assert (tmp_path / "removed").read_text().splitlines() == [
+        "rmi --ignore registry.example/a:1 registry.example/a:latest localhost/2:latest",
+        "rmi --ignore image-id",
+    ]
 
 
 async def test_node_without_podman_says_so(node):

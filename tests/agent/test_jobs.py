@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -29,8 +30,9 @@ from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
+from nodeagent.runtimes.names import stem_of
 from nodeagent.simulation.devices.driver import SimulatedDriver
-from nodeagent.workloads.entry import PlayedEntry
+from nodeagent.workloads.entry import MOST_PLAYED, PlayedEntry, marked
 from tests.agent.builder import lease
 from tests.agent.test_agent import FACTS, slice_at
 
@@ -54,13 +56,14 @@ class Node:
         self.containers: Callable[[PlayedEntry], LeaseContainers] | None = None
         self.images: Path | None = None
         self.limit_mib = 0
+        self.most_processes = MOST_PLAYED
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[Node]:
         driver = SimulatedDriver(FACTS, self.state, "boot-1", clock=boot_clock)
         self.reconciler = Reconciler("gpu-01", driver, Journal(self.state / "journal.jsonl"), boot_clock())
         worker = Worker(self.reconciler, driver, boot_clock)
-        entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock)
+        entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock, self.most_processes)
         self.worker, self.entry = worker, entry
         containers = self.containers(entry) if self.containers else None
         cache = None
@@ -121,6 +124,14 @@ class Node:
                 return found
             found, offset = found + data, offset + len(data)
 
+    async def kill(self, name: str, ordinal: int = 1) -> None:
+        """Kill a job's command, which may begin a little after the job is said to run."""
+        folder = JobFolder(self.state / "jobs", (name, 1), ordinal)
+        async with asyncio.timeout(SOON_S):
+            while "child" not in folder.lines():
+                await self.pause()
+        os.killpg(folder.lines()["child"], signal.SIGKILL)
+
     def clean(self) -> None:
         for folder in job_folders(self.state / "jobs"):
             folder.remove()
@@ -174,6 +185,34 @@ async def test_value_of_a_secret_is_in_the_environment_and_never_in_the_output_o
             assert b"hunter-12345" not in file.read_bytes(), file
 
 
+def test_output_goes_on_once_a_full_disk_has_room_again_and_says_what_is_missing(tmp_path, monkeypatch):
+    pwrite, is_full = os.pwrite, True
+
+    def written(fd, data, at):
+        if is_full and at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", written)
+    with (tmp_path / "output").open("w+b") as file:
+        output = runner.Output(file.fileno(), 1000, 1000, 10**6, 10**6, [], 0.0)
+        output.take(b"lost\n", 0.0)
+        output.take(b"lost too\n", 0.1)
+        is_full = False
+        output.take(b"kept\n", 0.2)
+        is_full = True
+        output.take(b"the end\n", 0.3)
+        is_full = False
+        output.finish()
+        size = int.from_bytes(os.pread(file.fileno(), 8, 0), "big")
+        said = os.pread(file.fileno(), size, runner.HEADER).decode()
+
+    assert said == (
+        "\n… 14 bytes left out: the node's disk was full\nkept\n"
+        "\n… 8 bytes left out: the node's disk was full\n"
+    )
+
+
 async def test_gigabyte_without_a_line_end_costs_little_and_its_end_is_kept(tmp_path):
     script = "head -c 300000000 /dev/zero | tr '\\0' x; echo; echo the end"
     report, shown = await ran(tmp_path, "sh", "-c", script, head=100_000, tail=200_000, rate=50_000)
@@ -181,7 +220,7 @@ async def test_gigabyte_without_a_line_end_costs_little_and_its_end_is_kept(tmp_
     assert report.exit == 0
     assert b"left out" in shown
     assert shown.endswith(b"the end\n")
-    assert len(shown) < 400_000
+    assert len(shown) <= 300_000
     assert (tmp_path / "jobs" / f"{A}-1" / "output").stat().st_size <= 4096 + 300_000
 
 
@@ -435,6 +474,27 @@ async def test_job_that_leaves_a_thousand_processes_ends_and_they_with_it(tmp_pa
     assert report.exit == 0
 
 
+async def test_job_that_forks_without_end_is_refused_more_and_all_of_it_ends_with_its_lease(tmp_path):
+    node = Node(tmp_path)
+    node.most_processes = 300
+    bomb = (
+        "import os, time\nfor _ in range(10000):\n try: os.fork()\n"
+        " except OSError: print('refused', flush=True); time.sleep(.01)"
+    )
+    async with node.alive():
+        node.desire(job(A, "python3", "-c", bomb))
+        await node.until(A, "running")
+        async with asyncio.timeout(SOON_S):
+            while b"refused" not in node.output(A):
+                await node.pause()
+        assert len(marked({f"BERTH_LEASE={A}".encode()})) < 400
+        node.desire()
+        async with asyncio.timeout(SOON_S):
+            while marked({f"BERTH_LEASE={A}".encode()}):
+                await node.pause()
+        await node.idle()
+
+
 def follower(name: str, ordinal: int, *words: str, limit_s: int = 60) -> DesiredLease:
     return job(name, *words, ordinal=ordinal, limit_s=limit_s)
 
@@ -448,7 +508,7 @@ async def test_job_follows_another_in_its_lease_and_finds_nothing_of_it(tmp_path
             await node.pause()
         node.desire(follower(A, 2, "sh", "-c", "ls; echo two; exec sleep 300"))
 
-        os.killpg(JobFolder(tmp_path / "jobs", (A, 1)).lines()["child"], signal.SIGKILL)
+        await node.kill(A)
         async with asyncio.timeout(SOON_S):
             while node.record(A).job != JobReport("running", ordinal=2):
                 await node.pause()
@@ -463,7 +523,7 @@ async def test_job_follows_another_in_its_lease_and_finds_nothing_of_it(tmp_path
     async with node.alive():  # another agent: it finds the second one running, and begins nothing
         await node.until(A, "running")
         assert node.record(A).report().job_before == report.job_before
-        os.killpg(JobFolder(tmp_path / "jobs", (A, 1), 2).lines()["child"], signal.SIGKILL)
+        await node.kill(A, 2)
         await node.until(A, "exited")
 
         assert node.phase(A) in ("draining", "gone")
@@ -477,7 +537,7 @@ async def test_lease_ends_where_the_time_of_the_next_job_does_not_fit_or_its_own
         node.desire(follower(A, 1, "sleep", "300"))
         await node.until(A, "running")
         node.desire(follower(A, 2, "true", limit_s=10**6))
-        os.killpg(JobFolder(tmp_path / "jobs", (A, 1)).lines()["child"], signal.SIGKILL)
+        await node.kill(A)
         await node.until(A, "exited")
         assert (node.report(A).ordinal, node.phase(A) in ("draining", "gone")) == (1, True)
 
@@ -489,4 +549,68 @@ async def test_lease_ends_where_the_time_of_the_next_job_does_not_fit_or_its_own
         report = await node.until(other, "exited")
 
         assert (report.is_asked, node.record(other).reason) == (True, "expired")
+        await node.idle()
+
+
+async def test_process_that_stands_by_takes_the_next_job_or_goes(tmp_path):
+    node = Node(tmp_path)
+
+    async def standing_by() -> int:
+        async with asyncio.timeout(SOON_S):
+            while not (pid := node.jobs._standbys.pid((A, 1))):
+                await node.pause()
+        return pid
+
+    async def gone(pid: int) -> None:
+        async with asyncio.timeout(SOON_S):
+            while pid in running_pids():
+                await node.pause()
+
+    async def end(ordinal: int) -> None:
+        await node.kill(A, ordinal)
+
+    async def follow(ordinal: int) -> int:
+        """End the job before, and return the number of the next one's first process."""
+        await end(ordinal - 1)
+        async with asyncio.timeout(SOON_S):
+            while node.record(A).job != JobReport("running", ordinal=ordinal):
+                await node.pause()
+        return JobFolder(tmp_path / "jobs", (A, 1), ordinal).runner
+
+    async with node.alive():
+        node.desire(follower(A, 1, "sleep", "300"))
+        await node.until(A, "running")
+        node.desire(follower(A, 2, "sleep", "300"))
+        withdrawn = await standing_by()
+        node.desire(lease(A, slice_at(0)))
+        await gone(withdrawn)
+        while list((tmp_path / "jobs").glob("*.standby")):
+            await node.pause()
+
+        node.desire(follower(A, 2, "sleep", "300"))
+        killed = await standing_by()
+        os.kill(killed, signal.SIGKILL)
+        assert await follow(2) != killed  # by a process of its own, as the first one
+
+        node.desire(follower(A, 3, "sleep", "300"))
+        assert await standing_by() == await follow(3)
+
+        long = {f"V{number}": "x" * 4000 for number in range(14)}
+        node.desire(job(A, "sleep", "300", ordinal=4, limit_s=60, env=long))
+        assert await standing_by() != await follow(4)  # more than it could be told at once
+
+        node.desire(follower(A, 5, "sleep", "300"))
+        last = await standing_by()
+    await gone(last)
+    (tmp_path / "jobs" / f"{stem_of((A, 1))}+6.standby").mkdir()  # as a killed agent leaves it
+    async with node.alive():
+        await node.until(A, "running")
+        node.desire(follower(A, 5, "sleep", "300"))
+        await standing_by()
+        assert [path.name for path in (tmp_path / "jobs").glob("*.standby")] == [
+            f"{stem_of((A, 1))}+5.standby"
+        ]
+        assert await follow(5) != last
+        await end(5)
+        await node.until(A, "exited")
         await node.idle()

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.protocol.streams import (
+    LARGE_PIECE,
     MAX_FRAME_BYTES,
     MOST_PIECE,
     MOST_WAITING_WORDS,
@@ -70,6 +71,19 @@ def test_flood_stops_at_the_window_and_goes_on_once_half_was_drawn():
     assert before == []
     assert window.kind == Kind.WINDOW
     assert agent.credit(stream) == WINDOW // 2
+
+
+def test_pieces_are_as_large_as_the_other_end_takes():
+    portal = StreamConnection(is_portal=True)
+    agent = StreamConnection(is_portal=False, most_piece=LARGE_PIECE)
+    stream = portal.open({})
+    deliver(portal, agent)
+    agent.accept(stream, {})
+    deliver(agent, portal)
+
+    agent.send(stream, bytes(LARGE_PIECE + 1))
+
+    assert [len(event.data) for event in deliver(agent, portal)] == [LARGE_PIECE, 1]
 
 
 def test_smaller_window_holds_the_answering_end_only():
