@@ -29,12 +29,8 @@ up: $(PRIVATE_UV)
 notebook: $(PRIVATE_UV)
 	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(RUN) python -m portal.embedded.notebook
 
-# The browser tests run by themselves: Playwright's event loop and Django's database tests exclude each other. One
-# worker has the stack with the demo, the other an empty one. Beside the others they were no quicker on two cores, and
-# terminals that wait for each other ran out of patience.
 test: $(PRIVATE_UV)
-	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
-	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadscope tests/e2e,echo "no Chromium here: browser tests skipped"))
+	@$(DEV) $(if $(BROWSER),--group e2e) $(if $(ARGS),pytest $(ARGS),python -m tools.suite)
 
 # How many branches of what decides, holds state and counts money the whole suite takes (docs/measurements.md). With ARGS
 # it adds to what was measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as

@@ -82,6 +82,7 @@ INSTALLED_APPS = [
     "portal.teams",
     "portal.audit",
     "portal.sso",
+    "portal.second_factor",
     "portal.notifications",
     "portal.fleet",
     "portal.catalog",
@@ -94,6 +95,7 @@ INSTALLED_APPS = [
     "portal.billing",
     "portal.agents",
     "portal.gateway",
+    "portal.idle",
     "portal.backup",
     "portal.web",
     "portal.api",
@@ -138,7 +140,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.web.context.page",
             ],
-            "builtins": ["portal.common.templatetags.readable"],
+            "builtins": ["portal.common.templatetags.readable", "portal.common.templatetags.parts"],
         },
     }
 ]
@@ -238,6 +240,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 300.0,
         "options": {"expires": 300},
     },
+    "mail_reports": {"task": "scheduler.tasks.mail_reports", "schedule": 60.0, "options": {"expires": 60}},
     "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},
     "forget_logs": {"task": "scheduler.tasks.forget_logs", "schedule": 3600.0, "options": {"expires": 3600}},
     "forget_health": {
@@ -377,9 +380,11 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
+        "Role": "portal.teams.models.Role",
         "RequestState": "portal.leases.states.RequestState",
         "LeaseState": "portal.leases.states.LeaseState",
         "JobState": "portal.jobs.states.JobState",
+        "IdleState": "portal.idle.models.IdleState",
         "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
         "BudgetAction": "portal.budgets.models.BudgetAction",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import hypothesis
 import pytest
 from django.conf import settings
 from django.core.management.commands import flush as flush_command
+from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.utils import translation
 from pytest_django import DjangoDbBlocker
@@ -33,6 +35,8 @@ CHANGES = frozenset(
 touched: list[str] = []
 MOST_LEFT_BYTES = 8_000_000
 LIKE_THE_CODE = ("django_content_type", "auth_permission")
+TESTS_UNTIL_VACUUM, MOST_DEAD_BYTES = 80, 200_000
+tests_with_rows = itertools.count(1)
 
 
 def _heed(event: str, args: tuple[Any, ...]) -> None:
@@ -82,6 +86,30 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*OWN_PACE)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Vacuum now and then: what tests rolled back lies in the tables, and each scan would walk past all of it.
+
+    PostgreSQL's own vacuum is off. It would wake up every second, at work or not.
+    """
+    yield
+    session = connection.connection
+    if (
+        session is None
+        or session.closed
+        or not session.autocommit
+        or next(tests_with_rows) % TESTS_UNTIL_VACUUM
+    ):
+        return
+    ((grown,),) = session.execute(
+        "SELECT string_agg(oid::regclass::text, ', ') FROM pg_class WHERE relkind = 'r'"
+        " AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > %s",
+        [MOST_DEAD_BYTES],
+    )
+    if grown:
+        session.execute(f"VACUUM {grown}")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ has its own database (``test_berth_gwN``) and its own Valkey number.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -15,7 +16,9 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import cache_from_source
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -52,6 +55,26 @@ def _fix_addresses() -> tuple[bool, bool, StackPaths]:
 
 
 _own_database, _own_broker, _planned = _fix_addresses()
+
+
+def _go_ahead() -> IO[str] | None:
+    """Where nothing is compiled yet, wait until another worker has collected, or return what makes others wait.
+
+    Each would compile SciPy, Django and this tree for itself, which takes 16 s of processor. The lock ends with its
+    process.
+    """
+    tests = Path(cache_from_source(__file__)).parent
+    if not _worker or not _data.is_dir() or any(tests.glob("conftest.*-pytest-*.pyc")):
+        return None
+    lock = (_data / "collecting.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if (_data / "collected").exists():
+        lock.close()
+        return None
+    return lock
+
+
+_ahead = _go_ahead()
 
 
 class Engines:
@@ -157,6 +180,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start when a collected test needs it; a run of engine or agent tests stays without servers."""
+    if _ahead and not _ahead.closed:
+        (_data / "collected").touch()
+        _ahead.close()
     if not session.config.option.collectonly and any(_needs_servers(item) for item in session.items):
         _start(session.config)
 

@@ -9,6 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from django.conf import settings
@@ -49,9 +50,8 @@ def _make() -> None:
         with connection._nodb_cursor() as cursor:
             cursor.execute(f"DROP DATABASE IF EXISTS {NAME}")  # of a worker that failed at this
             cursor.execute(f"CREATE DATABASE {NAME}")
-        schema_cache.restore(url, os.environ)
-        connection.creation.create_test_db(verbosity=0, serialize=False, keepdb=True)
-        schema_cache.keep(url, os.environ)
+        migrate = partial(connection.creation.create_test_db, verbosity=0, serialize=False, keepdb=True)
+        schema_cache.fill(url, os.environ, migrate)
     finally:
         # PostgreSQL copies only a database that nobody has open.
         connection.close()

@@ -141,6 +141,7 @@ ICON_NAMES = (
     "send",
     "server-2",
     "shield-check",
+    "speakerphone",
     "sun",
     "tag",
     "temperature",

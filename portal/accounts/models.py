@@ -125,3 +125,38 @@ class BrowserSession(AbstractBaseSession):
 
     def __str__(self) -> str:
         return self.uid
+
+
+class DeviceCode(models.Model):
+    """A device without a browser that wants to sign in: the code that it shows, and who approved it.
+
+    ``digest`` is the SHA-256 of what the device alone knows. ``asked_at`` is when it last asked for its token.
+    """
+
+    digest = models.BinaryField(max_length=32, unique=True)
+    user_code = models.CharField(max_length=8, unique=True)
+    name = models.CharField(max_length=60)
+    days = models.PositiveSmallIntegerField()
+    address = models.CharField(max_length=50)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(db_index=True)
+    interval_s = models.PositiveSmallIntegerField()
+    asked_at = models.DateTimeField(null=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="+")
+    decided_at = models.DateTimeField(null=True)
+    is_approved = models.BooleanField(default=False)
+    used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(is_approved=False) | Q(user__isnull=False, decided_at__isnull=False),
+                name="device_code_approved_by_somebody",
+            ),
+            models.CheckConstraint(
+                condition=Q(used_at=None) | Q(is_approved=True), name="device_code_used_once_approved"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.user_code}"

@@ -23,10 +23,12 @@ from django.utils import timezone
 
 from portal.accounts.models import BrowserSession, User
 from portal.common.addresses import client_address
+from portal.common.rows import Rows
 
 log = logging.getLogger(__name__)
 BEGAN, PLACE, BROWSER = "_began", "_place", "_browser"
 TOUCH_EVERY = timedelta(minutes=1)
+_SESSIONS = Rows(BrowserSession)
 
 
 class SessionStore(db.SessionStore):
@@ -40,7 +42,11 @@ class SessionStore(db.SessionStore):
         return BrowserSession
 
     def _get_session_from_db(self) -> Any:
-        row = super()._get_session_from_db()  # type: ignore[misc]
+        row = _SESSIONS.first(
+            "it.session_key = %s AND it.expire_date > %s", [self.session_key, timezone.now()]
+        )
+        if row is None:
+            self._session_key = None  # as Django's own store: a key that is not known is never used again
         self.seen_at = row.seen_at if row else None
         return row
 

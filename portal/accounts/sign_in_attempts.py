@@ -38,6 +38,7 @@ class Limit:
 HERE = Limit("here", 5, 60)  # one account from one place
 ACCOUNT = Limit("account", 30, 900)  # one account from anywhere it is not known
 ADDRESS = Limit("address", 20, 300)  # one place, whatever the account
+SECOND_STEP = Limit("code", 5, 300)  # one account, with codes after a right password
 BAD_TOKEN = Limit("token", 60, 60)  # one place, with tokens that are not accepted
 
 COUNT = """
@@ -79,6 +80,21 @@ def begin_attempt(name: str, address: str, *, now: datetime) -> Attempt:
     return Attempt(tuple(marks), 0, is_first_refused=False)
 
 
+def begin_second_step(name: str, *, now: datetime) -> Attempt:
+    """Count a try with a code, from anywhere: only who knows the password comes here. Fails closed."""
+    return _at_one_door(SECOND_STEP, hashlib.sha256(name.lower().encode()).hexdigest(), now)
+
+
+def begin_at_provider(address: str, *, now: datetime) -> Attempt:
+    """Count a try to sign in by an identity provider, in the same window of its place as tries with passwords."""
+    return _at_one_door(ADDRESS, group_of(address), now)
+
+
+def give_back_at_provider(address: str) -> None:
+    """Take back what a try at a provider was counted for: it let the person in."""
+    execute(GIVE_BACK, [ADDRESS.scope, group_of(address)])
+
+
 def succeed(attempt: Attempt, user: User, address: str, *, now: datetime) -> None:
     """Give back what a right password was counted for, and remember the place."""
     give_back(attempt)
@@ -94,7 +110,7 @@ def give_back(attempt: Attempt) -> None:
 def forgive(name: str) -> None:
     """Forget the tries at an account from everywhere: an operator's word."""
     who = hashlib.sha256(name.lower().encode()).hexdigest()
-    Tries.objects.filter(scope=ACCOUNT.scope, who=who).delete()
+    Tries.objects.filter(scope__in=(ACCOUNT.scope, SECOND_STEP.scope), who=who).delete()
     Tries.objects.filter(scope=HERE.scope, who__startswith=who[:40]).delete()
 
 
@@ -116,6 +132,11 @@ def _count(limit: Limit, mark: str, now: datetime) -> tuple[int, int]:
     values = {"scope": limit.scope, "who": mark, "now": now, "before": now - window}
     ((count, since),) = fetch(COUNT, values)
     return int(count), max(1, math.ceil((since + window - now).total_seconds()))
+
+
+def _at_one_door(limit: Limit, mark: str, now: datetime) -> Attempt:
+    count, left = _count(limit, mark, now)
+    return Attempt(((limit, mark),), left if count > limit.most else 0, count == limit.most + 1)
 
 
 class BadTokens:

@@ -67,6 +67,7 @@ class ProvenNode:
     name: str
     epoch: int
     public_key: bytes
+    features: tuple[str, ...] = ()
 
 
 def admit(hello: Hello, *, nonce: str, now: datetime, handshake: Handshake | None = None) -> Admitted:
@@ -126,12 +127,14 @@ def prove_streams(hello: StreamHello, *, nonce: str) -> ProvenNode:
         nonce=nonce, agent_nonce=hello.nonce, node=hello.node, epoch=hello.epoch, portal_key=hello.portal_key
     )
     key = _stored_key(hello.node, hello.signature, text)
-    ((pk, epoch),) = fetch("SELECT id, epoch FROM fleet_node WHERE name = %s", [hello.node])
+    ((pk, epoch, features),) = fetch(
+        "SELECT id, epoch, features FROM fleet_node WHERE name = %s", [hello.node]
+    )
     if hello.portal_key not in known_keys():
         raise AgentRefused("other_portal", "This agent was enrolled at a portal with another key.")
     if epoch != hello.epoch:
         raise AgentRefused("stale_epoch", "This node was enrolled anew. Connect again.")
-    return ProvenNode(pk, hello.node, epoch, key)
+    return ProvenNode(pk, hello.node, epoch, key, tuple(features or ()))
 
 
 def _stored_key(node: str, signature: str, text: bytes) -> bytes:

@@ -29,7 +29,9 @@ from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 LEASES = (
     "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
     " r.remaining_s, CASE WHEN EXISTS (SELECT 1 FROM leases_placement p WHERE p.lease_id = l.id AND p.is_live"
-    " AND p.met_teams) THEN '' ELSE t.slug END, u.username, l.preempt_at, l.is_extra, l.is_preemptible,"
+    " AND p.met_teams) THEN '' ELSE t.slug END, u.username, l.preempt_at, l.is_extra,"
+    # What idles goes for nobody; to agents it is taken back, a word that all of them know.
+    " l.is_preemptible AND l.preempted_for_id IS NOT NULL,"
     " l.wanted_until IS NOT NULL, r.is_job,"
     " nullif(f.cpu_milli::bigint * l.count, 0), nullif(f.host_memory_mib::bigint * l.count, 0)"
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"

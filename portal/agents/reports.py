@@ -18,6 +18,7 @@ from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
+from portal.jobs.following import hold_money
 from portal.jobs.outcomes import take_reports
 from portal.leases import device_cooldown, lifecycle, transitions
 from portal.leases.access import access_of
@@ -37,7 +38,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     """Bring the node's leases in line with what its agent observed; returns False for an old frame.
 
     Raises AgentRefused for a frame of another epoch. Safe to repeat: a frame seen before changes
-    nothing. Locks quota rows, devices, leases, the node, in this order.
+    nothing. Locks budgets and wallets, quota rows, devices, leases, the node, in this order.
     """
     (node,) = _NODES.where("it.id = %s", [node_id])
     if report.epoch != node.epoch:
@@ -45,10 +46,11 @@ def accept_report(node_id: int, report: Report) -> bool:
     if report.boot_id == node.boot_id and report.seq <= node.last_seq:
         return False
     said = {entry.lease: entry for entry in report.leases}
+    held = hold_money(node_id, said, node.features or ())
     leases = _lock(node, report, said)
     now = db_now()  # what it waited for above may have taken its steps meanwhile
     _ready([ls for ls in leases if _phase(said, ls) == "ready"], said, now)
-    take_reports(leases, said, node.features or (), now)
+    take_reports(leases, said, node.features or (), now, held=held)
     _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
     see_partitions(node, report.partitions, now=now)
@@ -191,15 +193,16 @@ def _store_clocks(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
 def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
     told = lease.preempt_at
     if lease.state == LeaseState.ACTIVE and told is not None and told - now <= NEAR_END:
-        lifecycle.end_leases([lease], reason=EndReason.PREEMPTED, at=min(now, told))
+        why = EndReason.IDLE if lease.must_go_for == "idle" else EndReason.PREEMPTED
+        lifecycle.end_leases([lease], reason=why, at=min(now, told))
     elif lease.state == LeaseState.ACTIVE and (
         entry.reason == "expired" or lease.not_after - now <= NEAR_END
     ):
         lifecycle.end_leases([lease], reason=lifecycle.why_over(lease), at=min(now, lease.not_after))
     else:
         is_said = entry.code or entry.detail
-        why = _fault(entry) if is_said else entry.reason or ENDED_BY_NODE
-        lifecycle.fail_leases([lease], at=now, fault=why)
+        fault = _fault(entry) if is_said else entry.reason or ENDED_BY_NODE
+        lifecycle.fail_leases([lease], at=now, fault=fault)
 
 
 def _fault(entry: LeaseReport) -> str:

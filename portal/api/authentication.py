@@ -69,7 +69,7 @@ def bearer(secret: str, *, now: datetime) -> ApiToken | None:
         return None
     sql, tokens, people = _statement()
     with connection.cursor() as cursor:
-        cursor.execute(sql, [digest_of(secret), now, settings.DEMO])
+        cursor.execute(sql, [now, digest_of(secret), now, settings.DEMO])
         row = cursor.fetchone()
     if row is None:
         return None
@@ -86,7 +86,8 @@ def _statement() -> tuple[str, list[str], list[str]]:
     columns = [f't."{f.column}"' for f in tokens] + [f'u."{f.column}"' for f in people]
     sql = (
         f"SELECT {', '.join(columns)},"  # noqa: S608 (columns of our own models)
-        " (SELECT jsonb_agg(jsonb_build_array(m.team_id, m.role)) FROM teams_membership m WHERE m.user_id = u.id)"
+        " (SELECT jsonb_agg(jsonb_build_array(m.team_id, m.role)) FROM teams_membership m WHERE m.user_id = u.id"
+        " AND (m.ends_at IS NULL OR m.ends_at > %s))"
         " FROM accounts_apitoken t JOIN accounts_user u ON u.id = t.user_id"
         " WHERE t.digest = %s AND t.revoked_at IS NULL AND t.expires_at > %s AND u.is_active"
         " AND (%s OR NOT u.is_demo)"

@@ -24,7 +24,7 @@ from portal.api.wire import instant, money
 from portal.billing.budgets import BudgetCourse, budget_course
 from portal.billing.selectors import currency
 from portal.budgets.models import BudgetAction, BudgetCrossing, SpendBasis, TeamBudget
-from portal.budgets.periods import next_month
+from portal.budgets.periods import month_start
 from portal.budgets.services import (
     MOST_THRESHOLDS,
     BudgetSpec,
@@ -36,20 +36,23 @@ from portal.budgets.services import (
 )
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden, Invalid, NotFound
+from portal.common.months import next_month
 from portal.teams.models import Team
 from portal.teams.selectors import Rights, visible_team
 
 TAG = "teams"
 
 
-@extend_schema_field({"type": "string", "pattern": r"^\d{4}-\d{2}$", "examples": ["2026-11"]})
+@extend_schema_field({"type": "string", "pattern": r"^(\d{4}-\d{2}|this)$", "examples": ["2026-11"]})
 class MonthField(s.Field):  # type: ignore[type-arg]
-    """A month, written as 2026-11; its value is the first day."""
+    """A month, written as 2026-11, or the running one as ``this``; its value is the first day."""
 
     default_error_messages = {"invalid": _("Write the month like 2026-11.")}
 
     def to_internal_value(self, data: Any) -> date:
-        """Return the first day of the month."""
+        """Return the first day of the month; ``this`` is the running one."""
+        if data == "this":
+            return month_start(db_now())
         try:
             found = date.fromisoformat(f"{data}-01") if isinstance(data, str) and len(data) == 7 else None
         except ValueError:

@@ -208,7 +208,7 @@ class QuoteEndpoint(Endpoint):
         check_may_ask(self.rights, team, spec.priority)
         flavor = check_spec(spec, now=now)
         check_possible(team, flavor, spec.count, spec.nodes)
-        price = quote_of(flavor, spec, now=now)
+        price = quote_of(team, flavor, spec, now=now)
         seen = preview(team=team, flavor=flavor, spec=spec, user_id=self.person.pk, now=now)
         reached = budget_says(team, spec, price, now=now)
         stop = stopping(reached, spec.is_preemptible)
@@ -222,6 +222,8 @@ class QuoteEndpoint(Endpoint):
                 "duration_s": spec.duration_s,
                 "price": money(price.amount_micro, price.currency),
                 "price_per_hour": money(price.hourly_micro, price.currency),
+                "usual_price": money(price.usual_micro, price.currency),
+                "discounts": [{"name": one.name, "percent": one.off_milli / 10} for one in price.discounts],
                 "is_now": seen.is_now,
                 "starts_at": instant(seen.starts_at),
                 "starts_by": instant(seen.by),

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
-from django.utils.translation import gettext_lazy as _
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,7 +9,7 @@ from rest_framework.response import Response
 from portal.accounts.models import Scope
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Empty, Flag, Text
+from portal.api.fields import Body, ClockField, Empty, Flag, Text
 from portal.api.idempotency import once
 from portal.api.pagination import PARAMETERS, Pages
 from portal.api.representations import Row
@@ -26,28 +21,6 @@ from portal.notifications.contact_points import LONGEST_ADDRESS, LONGEST_NAME
 from portal.notifications.models import ContactKind, ContactPoint, Delivery, Topic
 
 TAG = "people"
-_CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
-
-
-@extend_schema_field({"type": "string", "pattern": _CLOCK.pattern, "examples": ["07:30"], "nullable": True})
-class ClockField(serializers.Field):  # type: ignore[type-arg]
-    """A time of the day as ``HH:MM``, kept as minutes since midnight."""
-
-    default_error_messages = {"invalid": _("Write a time of the day such as 07:30.")}
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__(allow_null=True, required=False, **more)
-
-    def to_internal_value(self, data: Any) -> int:
-        """Return the minute of the day, or fail."""
-        found = _CLOCK.fullmatch(data) if isinstance(data, str) else None
-        if found is None:
-            self.fail("invalid")
-        return int(found[1]) * 60 + int(found[2])
-
-    def to_representation(self, value: Any) -> Any:
-        """Return the value as it is: answers are shaped elsewhere."""
-        return value
 
 
 class ContactBody(Body):

@@ -15,6 +15,8 @@ from rest_framework import serializers
 from rest_framework.settings import api_settings
 
 from portal.api.wire import MICRO
+from portal.common.errors import Invalid
+from portal.teams.labels import check_tags
 
 
 class _Kept(threading.local):
@@ -97,6 +99,28 @@ class Text(serializers.CharField):
         return super().to_internal_value(data)
 
 
+@extend_schema_field(
+    {"type": "object", "additionalProperties": {"type": "string"}, "examples": [{"paper": "iclr"}]}
+)
+class TagsField(serializers.Field):  # type: ignore[type-arg]
+    """Tags: an object of names with texts."""
+
+    default_error_messages = {"invalid": _("Write tags as an object of names with texts.")}
+
+    def to_internal_value(self, data: Any) -> dict[str, str]:
+        """Return the tags, or fail naming what cannot be one."""
+        if not isinstance(data, dict) or len(data) > 100:
+            self.fail("invalid")
+        try:
+            return check_tags(data)
+        except Invalid as error:
+            raise serializers.ValidationError(str(error.fields["tags"])) from error
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the value as it is: answers are shaped elsewhere."""
+        return value
+
+
 @extend_schema_field({"type": "string", "pattern": r"^\d{1,7}(\.\d{1,6})?$", "examples": ["2.50"]})
 class PriceField(serializers.Field):  # type: ignore[type-arg]
     """A price as a decimal string; its value is whole micro-units."""
@@ -145,6 +169,30 @@ class Instant(serializers.Field):  # type: ignore[type-arg]
         if at is None or at.tzinfo is None or not 2000 <= at.year <= 2999:
             self.fail("invalid")
         return at
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the value as it is: answers are shaped elsewhere."""
+        return value
+
+
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+@extend_schema_field({"type": "string", "pattern": _CLOCK.pattern, "examples": ["07:30"], "nullable": True})
+class ClockField(serializers.Field):  # type: ignore[type-arg]
+    """A time of the day as ``HH:MM``, kept as minutes since midnight."""
+
+    default_error_messages = {"invalid": _("Write a time of the day such as 07:30.")}
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(allow_null=True, required=False, **more)
+
+    def to_internal_value(self, data: Any) -> int:
+        """Return the minute of the day, or fail."""
+        found = _CLOCK.fullmatch(data) if isinstance(data, str) else None
+        if found is None:
+            self.fail("invalid")
+        return int(found[1]) * 60 + int(found[2])
 
     def to_representation(self, value: Any) -> Any:
         """Return the value as it is: answers are shaped elsewhere."""

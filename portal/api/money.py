@@ -14,7 +14,7 @@ from portal.web.invoices.rehearsal import difference_text
 
 
 def usage_row(record: UsageRecord) -> Row:
-    """Return a usage record; its lease, user, flavor, team, ``refund`` and ``late_for`` must be at hand."""
+    """Return a usage record; lease, user, flavor, team, ``discount``, ``refund``, ``late_for`` must be at hand."""
     return {
         "id": record.pk,
         "lease": record.lease.uid,
@@ -27,6 +27,7 @@ def usage_row(record: UsageRecord) -> Row:
         "share_milli": record.share_milli,
         "share_milli_seconds": record.share_milli_seconds,
         "price_per_hour": money(record.micro_per_hour, record.currency),
+        "discount": record.discount.name if record.discount else None,
         "refund": str(record.refund.cause) if record.refund else None,
         "adjusts": month_of(record.late_for) if record.late_for else None,
     }
@@ -34,7 +35,7 @@ def usage_row(record: UsageRecord) -> Row:
 
 def month_of(period: BillingPeriod) -> str:
     """Return a period's name, e.g. ``2026-11``."""
-    return f"{period.starts_at:%Y-%m}"
+    return str(period)
 
 
 def period_row(period: BillingPeriod) -> Row:
@@ -42,6 +43,7 @@ def period_row(period: BillingPeriod) -> Row:
     return {
         "month": month_of(period),
         "state": str(period.state),
+        "zone": period.zone,
         "starts_at": instant(period.starts_at),
         "ends_at": instant(period.ends_at),
         "closed_at": instant(period.closed_at),

@@ -192,12 +192,26 @@ def tried_row(tried: PolicyTrial) -> Row:
         "would_not_start": [_moved(row) for row in tried.stays],
         "sooner": [_moved(row) for row in tried.sooner],
         "later": [_moved(row) for row in tried.later],
+        "blocked": [_moved(row) for row in tried.blocked],
         "counts": {
+            "blocked": tried.counts["blocked"],
             "would_start": tried.counts["starts"],
             "would_not_start": tried.counts["stays"],
             "sooner": tried.counts["sooner"],
             "later": tried.counts["later"],
         },
+        "teams": [
+            {
+                "team": effect.team,
+                "would_start": effect.starts,
+                "would_not_start": effect.stays,
+                "sooner": effect.sooner,
+                "later": effect.later,
+                "blocked": effect.blocked,
+            }
+            for effect in tried.teams
+        ],
+        "would_preempt": [{"lease": row.uid, "name": row.name, "team": row.team} for row in tried.preempted],
         "preemptions_was": tried.preempted_was,
         "preemptions_now": tried.preempted_now,
     }

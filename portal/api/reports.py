@@ -20,9 +20,11 @@ from portal.billing.report import ChargebackReport, ChargebackRow, GroupBy, repo
 from portal.catalog.pricing import SHARE_HOUR
 from portal.common.errors import Invalid
 from portal.web.invoices.months import named
+from portal.web.reports.forms import BY_TAG, grouping
 from portal.web.reports.page import file_of, teams_of_report
 
 TAG = "money"
+KINDS = ", ".join([*(kind for kind in GroupBy.values if kind != GroupBy.TAG), "tag:NAME"])
 OF_WHOM = (
     query("team", "Slug of a team: it and all teams below it."),
     query("person", "User name: what this person used in them."),
@@ -36,19 +38,18 @@ class ReportEndpoint(Endpoint):
 
     @call(
         "Read the chargeback report", answer=ReportAnswer, refusals=(404, 422), tag=TAG,
-        parameters=[query("by", "What the rows are; default team.", enum=GroupBy.values), *OF_WHOM],
+        parameters=[query("by", f"What the rows are: {KINDS}; default team."), *OF_WHOM],
     )  # fmt: skip
     def get(self, request: Request, month: str) -> Response:
         """Read what a month came to over the teams in sight, running or closed, beside the month before."""
-        by = request.query_params.get("by", GroupBy.TEAM)
-        if by not in GroupBy.values:
-            raise Invalid(
-                fields={"by": _("Choose one of: %(names)s.") % {"names": ", ".join(GroupBy.values)}}
-            )
+        chosen = grouping(request.query_params.get("by", GroupBy.TEAM))
+        if chosen is None:
+            raise Invalid(fields={"by": _("Choose one of: %(names)s.") % {"names": KINDS}})
+        by, tag = chosen
         person = request.query_params.get("person", "")
         teams = teams_of_report(self.rights, request.query_params.get("team", ""))
         return Response(
-            report_row(report_of(named(month), teams, by=GroupBy(by), username=person, now=timezone.now()))
+            report_row(report_of(named(month), teams, by=by, tag=tag, username=person, now=timezone.now()))
         )
 
 
@@ -80,7 +81,7 @@ def report_row(report: ChargebackReport) -> Row:
     unit = report.currency
     return {
         "month": month_of(report.period),
-        "by": str(report.by),
+        "by": f"{BY_TAG}{report.tag}" if report.tag else str(report.by),
         "is_closed": report.is_closed,
         "until": instant(report.until),
         "compared_with": month_of(report.before) if report.before else None,

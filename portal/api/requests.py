@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from portal.accounts.models import Scope
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Empty, Flag, Instant, Text, Whole
+from portal.api.fields import Body, Empty, Flag, Instant, TagsField, Text, Whole
 from portal.api.filters import RequestFilters
 from portal.api.idempotency import once
 from portal.api.pagination import Pages
@@ -23,6 +23,7 @@ from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.common.errors import Invalid
 from portal.leases import requests
+from portal.leases.approvals import approve_request, needs_second, reject_request, terms_of
 from portal.leases.elastic import set_growth
 from portal.leases.forecasting import estimates, places
 from portal.leases.models import LeaseRequest
@@ -76,12 +77,29 @@ class RequestBody(Body):
     opens = serializers.ChoiceField(
         Opening.choices, default="device", help_text="What its page offers first once it is active."
     )
+    project = Text(
+        most=40, default="", allow_blank=True, help_text="Code of a project of the team; empty: none."
+    )
+    tags = TagsField(default=dict, help_text="Names with texts, by which reports can be sorted.")
 
 
 class GrowthBody(Body):
     """Up to how many units, the first ones counted in."""
 
     most_count = Whole(least=1, most=1000)
+
+
+class ApprovalBody(Body):
+    """A note that the author will read, and how much is let through."""
+
+    note = Text(most=300, default="", allow_blank=True)
+    count = Whole(least=1, most=1000, required=False, help_text="So many instead; left out: as asked.")
+    duration_s = Whole(
+        least=1, most=MOST_SECONDS, required=False, help_text="So long instead; left out: as asked."
+    )
+    terms = Text(
+        most=12, required=False, help_text="`terms` as read: 409 where the request asks for something else."
+    )
 
 
 class NoteBody(Body):
@@ -217,14 +235,17 @@ class Growth(Endpoint):
 class Approve(Endpoint):
     """Let a request into the queue."""
 
-    @call("Approve a request", body=NoteBody, answer=RequestDetail, refusals=(404, 409, 422), tag=TAG)
+    @call("Approve a request", body=ApprovalBody, answer=RequestDetail, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
-        """Let a request that awaits approval into the queue; nobody decides on their own."""
-        note = self.take(NoteBody)["note"]
+        """Let a request that awaits approval into the queue, also with less; nobody decides on their own.
+
+        One that needs a second approval goes on waiting for it.
+        """
+        values = self.take(ApprovalBody)
         found = visible_request(self.rights, uid)
         with requests.held(found) as now:
-            requests.approve_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
+            approve_request(request=found, actor=self.person, rights=self.rights, now=now, **values)
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -238,13 +259,15 @@ class Reject(Endpoint):
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
         with requests.held(found) as now:
-            requests.reject_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
+            reject_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
 def detail(rights: Rights, request: LeaseRequest) -> Row:
     """Return a request with place, estimate and leases."""
     waits = request.state == RequestState.QUEUED
+    steps = list(request.approval_steps.select_related("approver"))
+    is_undecided = request.state == RequestState.AWAITING_APPROVAL
     start = estimates([request]).get(request.pk) if waits else None
     return {
         **request_row(request, names_in_sight(rights, request.reasons)),
@@ -252,4 +275,18 @@ def detail(rights: Rights, request: LeaseRequest) -> Row:
         "estimated_start": instant(start.likely_at if start else None),
         "estimated_start_by": instant(start.by if start else None),
         "leases": list(request.leases.order_by("-id").values_list("uid", flat=True)),
+        "terms": terms_of(request),
+        "approvals_needed": max(1, 1 + needs_second(request) - len(steps)) if is_undecided else 0,
+        "approvals": [
+            {
+                "by": step.approver.username,
+                "at": instant(step.at),
+                "note": step.note,
+                "asked_count": step.asked_count,
+                "asked_duration_s": step.asked_duration_s,
+                "count": step.count,
+                "duration_s": step.duration_s,
+            }
+            for step in steps
+        ],
     }

@@ -10,7 +10,8 @@ from typing import Any
 from rest_framework import serializers as s
 
 from portal.accounts.models import Scope
-from portal.teams.models import Role
+from portal.notifications.models import AnnouncementLevel
+from portal.teams.models import Role, TimeOutRule
 
 
 class ResponseShape(s.Serializer[Any]):
@@ -79,6 +80,13 @@ class TeamRow(ResponseShape):
     approval_above_gpu_seconds = s.IntegerField(
         allow_null=True, help_text="A larger request needs an approval; null: none does."
     )
+    second_approval_above_gpu_seconds = s.IntegerField(
+        allow_null=True, help_text="A larger one needs those of two people; null: one is enough."
+    )
+    approval_time_out_s = s.IntegerField(
+        allow_null=True, help_text="How long it waits for a decision; null: for ever."
+    )
+    approval_time_out_then = s.ChoiceField(TimeOutRule.choices, help_text="What becomes of it then.")
 
 
 class Room(ResponseShape):
@@ -110,6 +118,7 @@ class Member(ResponseShape):
     display_name = s.CharField()
     role = s.ChoiceField(Role.choices)
     since = s.DateTimeField()
+    ends_at = s.DateTimeField(allow_null=True, help_text="From then on it gives no right; null: no end.")
 
 
 class CohortName(ResponseShape):
@@ -286,6 +295,18 @@ class MarkedRead(ResponseShape):
     """How many notifications were new."""
 
     marked = s.IntegerField()
+
+
+class AnnouncementAnswer(ResponseShape):
+    """What operators say on every page."""
+
+    id = s.CharField()
+    level = s.ChoiceField(AnnouncementLevel.choices)
+    text_en = s.CharField()
+    text_zh = s.CharField(allow_blank=True, help_text="Empty: Chinese pages show `text_en`.")
+    team = s.SlugField(allow_null=True, help_text="Null: for everybody, on the sign-in page too.")
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField(allow_null=True, help_text="Null: until it is withdrawn.")
 
 
 class AuditAnswer(ResponseShape):

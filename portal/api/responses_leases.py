@@ -44,7 +44,8 @@ class LeaseAnswer(ResponseShape):
         allow_null=True, help_text="When it must go to make room; null while it may stay."
     )
     preempt_why = s.CharField(
-        allow_blank=True, help_text="Why it must go: reclaim, priority or elastic; empty while it may stay."
+        allow_blank=True,
+        help_text="Why it must go: reclaim, priority, elastic or idle; empty while it may stay.",
     )
     opens = s.ChoiceField(Opening.choices, help_text="What was asked for to open in it.")
     cost_so_far = Money(allow_null=True)

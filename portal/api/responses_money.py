@@ -21,6 +21,22 @@ class RefundRuleAnswer(ResponseShape):
     valid_until = s.DateTimeField(allow_null=True)
 
 
+class DiscountAnswer(ResponseShape):
+    """What leases pay less of the price, while it is in force; without `days` at all times."""
+
+    id = s.IntegerField()
+    name = s.CharField()
+    percent = s.FloatField()
+    team = s.SlugField(allow_null=True, help_text="For this team and those below it; null: for everybody.")
+    only_preemptible = s.BooleanField()
+    days = s.ListField(child=s.IntegerField(), help_text="0 is Monday.")
+    from_time = s.CharField(allow_null=True, help_text="As `HH:MM`, by the clocks in `zone`.")
+    to_time = s.CharField(allow_null=True, help_text="On the next day where it is earlier.")
+    zone = s.CharField(allow_null=True)
+    valid_from = s.DateTimeField()
+    valid_until = s.DateTimeField(allow_null=True)
+
+
 class ReceiptJob(ResponseShape):
     """One of several jobs' part of a lease."""
 
@@ -58,6 +74,7 @@ class UsageAnswer(ResponseShape):
     share_milli = s.IntegerField()
     share_milli_seconds = s.IntegerField()
     price_per_hour = Money(help_text="Of a whole device, as it is paid.")
+    discount = s.CharField(allow_null=True, help_text="Name of the discount that lowered its price.")
     refund = s.ChoiceField(
         RefundCause.choices,
         allow_null=True,
@@ -81,6 +98,7 @@ class PeriodAnswer(ResponseShape):
 
     month = s.CharField()
     state = s.ChoiceField(PeriodState.choices)
+    zone = s.CharField(help_text="The time zone that its days and bounds are in.")
     starts_at = s.DateTimeField()
     ends_at = s.DateTimeField()
     closed_at = s.DateTimeField(allow_null=True)
@@ -239,7 +257,7 @@ class ReportGroup(ResponseShape):
 
 
 class ReportDay(ResponseShape):
-    """What a day in UTC came to."""
+    """What a day of the month came to."""
 
     day = s.DateField()
     amount = Money()

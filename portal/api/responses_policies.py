@@ -54,6 +54,25 @@ class PolicyMoved(ResponseShape):
     position_now = s.IntegerField()
 
 
+class PolicyTeamEffect(ResponseShape):
+    """How many waiting requests of a team would fare otherwise."""
+
+    team = s.CharField()
+    would_start = s.IntegerField()
+    would_not_start = s.IntegerField()
+    sooner = s.IntegerField()
+    later = s.IntegerField()
+    blocked = s.IntegerField(help_text="Would wait for quota or could never start, and now do not.")
+
+
+class PolicyPreempted(ResponseShape):
+    """A live lease that would be told to go, and is not with the active policy."""
+
+    lease = s.CharField()
+    name = s.CharField(allow_blank=True)
+    team = s.CharField()
+
+
 class PolicyTried(ResponseShape):
     """One cycle on the last published snapshot, played with the active policy and with the other one."""
 
@@ -64,9 +83,18 @@ class PolicyTried(ResponseShape):
     would_not_start = PolicyMoved(many=True)
     sooner = PolicyMoved(many=True)
     later = PolicyMoved(many=True)
+    blocked = PolicyMoved(many=True, help_text="Would wait for quota or could never start, and now do not.")
     counts = s.DictField(child=s.IntegerField())
+    teams = PolicyTeamEffect(many=True)
+    would_preempt = PolicyPreempted(many=True, help_text="The first of them.")
     preemptions_was = s.IntegerField()
     preemptions_now = s.IntegerField()
+
+
+class QuotaTried(ResponseShape):
+    """What another quota would change for those who wait, as far as the caller sees their teams."""
+
+    preview = PolicyTried(allow_null=True, help_text="Null: no snapshot to try it on.")
 
 
 class PolicyChecked(ResponseShape):

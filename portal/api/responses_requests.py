@@ -52,6 +52,13 @@ class WalletHoldAnswer(ResponseShape):
     hold = Money()
 
 
+class QuoteDiscount(ResponseShape):
+    """A discount of some of the time that was quoted."""
+
+    name = s.CharField()
+    percent = s.FloatField(help_text="What is paid less of the price.")
+
+
 class QuoteAnswer(ResponseShape):
     """What a request would cost and when it would start. Null is unknown."""
 
@@ -61,6 +68,8 @@ class QuoteAnswer(ResponseShape):
     duration_s = s.IntegerField()
     price = Money()
     price_per_hour = Money()
+    usual_price = Money(help_text="What it would be without discounts.")
+    discounts = QuoteDiscount(many=True)
     is_now = s.BooleanField(allow_null=True)
     starts_at = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
     starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
@@ -113,9 +122,24 @@ class RequestListed(RequestAnswer):
     position = s.IntegerField(allow_null=True)
 
 
+class ApprovalAnswer(ResponseShape):
+    """One person's approval: what was asked for until then, and what they let through."""
+
+    by = s.CharField()
+    at = s.DateTimeField()
+    note = s.CharField(allow_blank=True)
+    asked_count = s.IntegerField()
+    asked_duration_s = s.IntegerField()
+    count = s.IntegerField()
+    duration_s = s.IntegerField()
+
+
 class RequestDetail(RequestListed):
     """A request with what is known of its start, and its leases, newest first."""
 
     estimated_start = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
     estimated_start_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
     leases = s.ListField(child=s.CharField())
+    terms = s.CharField(help_text="A mark of what it asks for, to approve just that.")
+    approvals_needed = s.IntegerField(help_text="How many people still have to approve.")
+    approvals = ApprovalAnswer(many=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import ResponseShape
+from portal.teams.models import Role
 
 
 class SetUpAnswer(ResponseShape):
@@ -33,6 +34,33 @@ class InvitationAnswer(ResponseShape):
     username = s.CharField()
     link = s.CharField(allow_null=True, help_text="Shown in the first answer only.")
     expires_at = s.DateTimeField()
+
+
+class TeamInvitationAnswer(ResponseShape):
+    """An invitation into a team that can still be used."""
+
+    id = s.IntegerField()
+    role = s.ChoiceField(Role.choices)
+    role_ends_at = s.DateTimeField(allow_null=True)
+    email = s.CharField(allow_blank=True, help_text="Where it was sent; empty: nowhere.")
+    invited_by = s.CharField()
+    created_at = s.DateTimeField()
+    expires_at = s.DateTimeField()
+
+
+class NewTeamInvitationAnswer(TeamInvitationAnswer):
+    """A new invitation with its link."""
+
+    link = s.CharField(allow_null=True, help_text="Shown in the first answer only.")
+    mail_fault = s.CharField(allow_blank=True, help_text="Why the mail was not sent; empty: it was, or none.")
+
+
+class TeamJoinedAnswer(ResponseShape):
+    """The role that an invitation gave."""
+
+    team = s.SlugField()
+    role = s.ChoiceField(Role.choices)
+    role_ends_at = s.DateTimeField(allow_null=True)
 
 
 class CurrencyAnswer(ResponseShape):

@@ -23,7 +23,7 @@ TAG = "teams"
 
 
 class SpendDay(ResponseShape):
-    """What was spent on one day in UTC."""
+    """What was spent on one day of the month."""
 
     day = s.DateField()
     spend = Money()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.utils import timezone
@@ -15,18 +16,23 @@ from portal.accounts.zones import set_profile
 from portal.api.describe import IF_MATCH, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.errors import PreconditionFailed, PreconditionRequired
-from portal.api.fields import Body, Empty, Text, Whole
+from portal.api.fields import Body, Empty, Instant, Text, Whole
 from portal.api.idempotency import once
 from portal.api.money import month_of
 from portal.api.pagination import MAX_FEED_SIZE
+from portal.api.policies import tried_row
 from portal.api.representations import Row
 from portal.api.responses import Me as MeAnswer
 from portal.api.responses import Member, QuotaAnswer, SpendAnswer, TeamDetail, TeamRow
+from portal.api.responses_policies import QuotaTried
 from portal.api.responses_setup import InvitationAnswer
 from portal.api.wire import instant, money
 from portal.audit.memberships import end_role, give_role
 from portal.audit.organisation import (
+    LEAST_TIME_OUT_S,
     MOST_GPU_SECONDS,
+    MOST_TIME_OUT_S,
+    ApprovalRules,
     Invitation,
     add_person,
     add_team,
@@ -44,10 +50,11 @@ from portal.leases.states import LIVE_LEASES, RequestState
 from portal.notifications.models import Notification
 from portal.quotas.models import Quota
 from portal.quotas.selectors import headroom, may_set_quota
-from portal.quotas.services import set_quota
-from portal.teams.models import Membership, Role, Team
+from portal.quotas.services import planned_quota, set_quota
+from portal.teams.models import Membership, Role, Team, TimeOutRule
 from portal.teams.selectors import below, visible_team, visible_teams
 from portal.web.invoices.months import named
+from portal.web.policies.preview import try_quota
 
 TAG = "teams"
 MOST_MILLI = 10**9
@@ -73,6 +80,12 @@ class MemberBody(Body):
 
     username = Text(most=150)
     role = serializers.ChoiceField(Role.choices)
+    ends_at = Instant(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="From then on it gives no right; null: no end.",
+    )
 
 
 class NewTeamBody(Body):
@@ -95,6 +108,23 @@ class TeamBody(Body):
         allow_null=True,
         required=False,
         help_text="null: nothing needs an approval.",
+    )
+    second_approval_above_gpu_seconds = Whole(
+        least=0,
+        most=MOST_GPU_SECONDS,
+        allow_null=True,
+        required=False,
+        help_text="Two people approve what is larger, one of a team above; null: one is enough.",
+    )
+    approval_time_out_s = Whole(
+        least=LEAST_TIME_OUT_S,
+        most=MOST_TIME_OUT_S,
+        allow_null=True,
+        required=False,
+        help_text="How long a request waits for a decision; null: for ever.",
+    )
+    approval_time_out_then = serializers.ChoiceField(
+        TimeOutRule.choices, required=False, help_text="What becomes of it then."
     )
 
 
@@ -195,13 +225,15 @@ class OneTeam(Endpoint):
 
     @call("Change a team", body=TeamBody, answer=TeamRow, refusals=(400, 404, 415, 422), tag=TAG)
     def put(self, request: Request, slug: str) -> Response:
-        """Set name, cost centre and approval threshold: an admin of a team above, or an operator."""
+        """Set name, cost centre and the rules of approvals: an admin of a team above, or an operator."""
         team = visible_team(self.rights, slug)
         if not may_change_team(self.rights, team):
             raise Forbidden(_("An admin of a team above decides on this."))
-        known = {name: getattr(team, name) for name in ("name", "cost_centre", "approval_above_gpu_seconds")}
-        values = {**known, **self.take(TeamBody)}
-        return Response(team_row(change_team(team=team, rights=self.rights, now=timezone.now(), **values)))
+        values = self.take(TeamBody)
+        names = {name: values.pop(name, getattr(team, name)) for name in ("name", "cost_centre")}
+        rules = replace(ApprovalRules.of(team), **values)
+        changed = change_team(team=team, rules=rules, rights=self.rights, now=timezone.now(), **names)
+        return Response(team_row(changed))
 
 
 class NewPeople(Endpoint):
@@ -252,13 +284,19 @@ class Members(Endpoint):
     @call("Give a role", body=MemberBody, answer=Member, status=201, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, slug: str) -> Response:
-        """Give a person a role in a team, never one above one's own. Admins and operators."""
+        """Give a person a role in a team, never one above one's own; one that they have gets the end named.
+
+        Admins and operators.
+        """
         values, team = self.take(MemberBody), visible_team(self.rights, slug)
         self.rights.require(team, Role.ADMIN, Role.OPERATOR)
         user = User.objects.filter(username=values["username"], is_active=True).first()
         if user is None:
             raise Invalid(fields={"username": _("Nobody signs in under this name.")})
-        give_role(team=team, user=user, role=values["role"], rights=self.rights, now=timezone.now())
+        give_role(
+            team=team, user=user, role=values["role"], ends_at=values["ends_at"], rights=self.rights,
+            now=timezone.now(),
+        )  # fmt: skip
         made = team.memberships.select_related("user").get(user=user, role=values["role"])
         at = f"/api/v1/teams/{team.slug}/members/"
         return Response(member_row(made), status=201, headers={"Location": at})
@@ -314,6 +352,33 @@ class OneQuota(Endpoint):
         return _quota_answer(team)
 
 
+class PreviewQuota(Endpoint):
+    """Whom another quota would affect."""
+
+    http_method_names = ["post"]
+
+    @call("Preview a quota", body=QuotaBody, answer=QuotaTried, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, slug: str) -> Response:
+        """Play one cycle with another quota of a team and say who would start, wait or be blocked by it.
+
+        Changes nothing. Tells of requests of teams in sight only. An admin of a team above, or an operator.
+        """
+        team = visible_team(self.rights, slug)
+        if not may_set_quota(self.rights, team):
+            raise Forbidden(_("An admin of a team above decides on this quota."))
+        values, row = self.take(QuotaBody), Quota.objects.filter(team=team).first()
+        try:
+            planned = planned_quota(
+                team=team, actor=self.person, rights=self.rights, version=row.version if row else 1,
+                now=timezone.now(), **values,
+            )  # fmt: skip
+        except Invalid as error:
+            raise Invalid(fields={_QUOTA_FIELDS.get(k, k): v for k, v in error.fields.items()}) from error
+        tried = try_quota(planned, self.rights)
+        return Response({"preview": tried_row(tried) if tried else None})
+
+
 class SpendEndpoint(Endpoint):
     """What a team costs."""
 
@@ -351,7 +416,7 @@ def team_row(team: Team) -> Row:
         "name": team.name,
         "parent": team.parent.slug if team.parent else None,
         "cost_centre": team.cost_centre,
-        "approval_above_gpu_seconds": team.approval_above_gpu_seconds,
+        **asdict(ApprovalRules.of(team)),
     }
 
 
@@ -371,6 +436,7 @@ def member_row(row: Membership) -> Row:
         "display_name": row.user.display_name,
         "role": row.role,
         "since": instant(row.created_at),
+        "ends_at": instant(row.ends_at),
     }
 
 

@@ -14,11 +14,16 @@ from portal.teams.selectors import Rights
 
 
 @transaction.atomic
-def give_role(*, team: Team, user: User, role: str, rights: Rights, now: datetime) -> bool:
-    """Give a person a role and write it down; False when they had it. Errors as in ``teams.services``."""
-    is_new = teams.give_role(team=team, user=user, role=role, rights=rights, now=now)
+def give_role(
+    *, team: Team, user: User, role: str, rights: Rights, now: datetime, ends_at: datetime | None = None
+) -> bool:
+    """Give a person a role and write it down; False when they had it just so. Errors as in ``teams.services``."""
+    is_new = teams.give_role(team=team, user=user, role=role, rights=rights, now=now, ends_at=ends_at)
+    until = {"until": ends_at.isoformat()} if ends_at else {}
     if is_new:
-        record(rights.user, "member.added", user.username, at=now, team_id=team.pk, team=team.slug, role=role)
+        record(
+            rights.user, "member.added", user.username, at=now, team_id=team.pk, team=team.slug, role=role, **until
+        )  # fmt: skip
     return is_new
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -21,11 +21,12 @@ from portal.accounts.selectors import may_enter
 from portal.audit.services import record
 from portal.common.errors import Forbidden, Invalid, NotFound
 from portal.teams import services as teams
-from portal.teams.models import Role, Team
+from portal.teams.models import Role, Team, TimeOutRule
 from portal.teams.selectors import Rights
 
 MOST_NAME, MOST_SLUG, MOST_COST_CENTRE = 80, 50, 40
 MOST_GPU_SECONDS = 10**12
+LEAST_TIME_OUT_S, MOST_TIME_OUT_S = 60, 90 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,21 @@ class Invitation:
     user: User
     path: str
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRules:
+    """Who approves what in a team, by the names and in the units of ``Team``."""
+
+    approval_above_gpu_seconds: int | None
+    second_approval_above_gpu_seconds: int | None = None
+    approval_time_out_s: int | None = None
+    approval_time_out_then: str = TimeOutRule.REMIND
+
+    @classmethod
+    def of(cls, team: Team) -> ApprovalRules:
+        """Return the rules that a team has."""
+        return cls(**{name: getattr(team, name) for name in cls.__slots__})
 
 
 def may_add_team(rights: Rights, parent: Team) -> bool:
@@ -86,13 +102,15 @@ def change_team(
     team: Team,
     name: str,
     cost_centre: str,
-    approval_above_gpu_seconds: int | None,
+    rules: ApprovalRules,
     rights: Rights,
     now: datetime,
 ) -> Team:
-    """Set a team's name, cost centre and above how many GPU-seconds a request needs an approval (None: never).
+    """Set a team's name, cost centre and the rules of its approvals.
 
-    Requests that were sent already stay as they are. Raises NotFound, Forbidden, and Invalid naming the field.
+    Requests that were sent already keep waiting for their approval, or need none; whether they need a second one, and
+    what becomes of them when nobody decides, goes by the new rules. Raises NotFound, Forbidden, and Invalid naming the
+    field.
     """
     rights.require(team, *Role.values)
     if not may_change_team(rights, team):
@@ -102,21 +120,18 @@ def change_team(
     fields = _name_faults(name, cost_centre)
     if Team.objects.filter(parent=locked.parent_id, name=name).exclude(pk=locked.pk).exists():
         fields["name"] = _("A team of this name is there already.")
-    above = approval_above_gpu_seconds
-    if above is not None and not 0 <= above <= MOST_GPU_SECONDS:
-        fields["approval_above_gpu_seconds"] = _("This is not a number of GPU-hours that Berth can keep.")
+    fields |= _rule_faults(rules)
     if fields:
         raise Invalid(fields=fields)
-    locked.name, locked.cost_centre, locked.approval_above_gpu_seconds = name, cost_centre, above
+    changed = {"name": name, "cost_centre": cost_centre, **asdict(rules)}
+    for field, value in changed.items():
+        setattr(locked, field, value)
     try:
         with transaction.atomic():
-            locked.save(update_fields=["name", "cost_centre", "approval_above_gpu_seconds"])
+            locked.save(update_fields=list(changed))
     except IntegrityError as error:  # somebody was faster with this name
         raise Invalid(fields={"name": _("A team of this name is there already.")}) from error
-    record(
-        rights.user, "team.changed", team.slug, at=now,
-        team_id=team.pk, name=name, cost_centre=cost_centre, approval_above_gpu_seconds=above,
-    )  # fmt: skip
+    record(rights.user, "team.changed", team.slug, at=now, team_id=team.pk, **changed)
     return locked
 
 
@@ -214,6 +229,27 @@ def set_new_password(user: User, password: str) -> None:
 def _invitation(user: User, now: datetime) -> Invitation:
     key, token = urlsafe_base64_encode(force_bytes(user.pk)), default_token_generator.make_token(user)
     return Invitation(user, f"/join/{key}/{token}/", now + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT))
+
+
+def _rule_faults(rules: ApprovalRules) -> dict[str, str]:
+    """Return what is wrong with rules of approvals, by field."""
+    fields = {}
+    first, second = rules.approval_above_gpu_seconds, rules.second_approval_above_gpu_seconds
+    for name, above in (("approval_above_gpu_seconds", first), ("second_approval_above_gpu_seconds", second)):
+        if above is not None and not 0 <= above <= MOST_GPU_SECONDS:
+            fields[name] = _("This is not a number of GPU-hours that Berth can keep.")
+    if second is not None and (first is None or second < first) and not fields:
+        fields["second_approval_above_gpu_seconds"] = _(
+            "A second approval begins no lower than the first: raise it, or leave it empty."
+        )
+    if (
+        rules.approval_time_out_s is not None
+        and not LEAST_TIME_OUT_S <= rules.approval_time_out_s <= MOST_TIME_OUT_S
+    ):
+        fields["approval_time_out_s"] = _("Wait for 1 minute to 90 days, or leave it empty to wait for ever.")
+    if rules.approval_time_out_then not in TimeOutRule.values:
+        fields["approval_time_out_then"] = _("Choose remind, reject or approve.")
+    return fields
 
 
 def _name_faults(name: str, cost_centre: str) -> dict[str, str]:

@@ -80,20 +80,21 @@ def restore(file: Path, *, replaces: bool = False, while_running: bool = False) 
     """
     if not file.is_file() or not _is_dump(file):
         raise BackupFailed(f"{file} is no copy that `manage.py backup` made")
+    name = _take_a_name()
     is_used = _tables() > 0
     if is_used and not replaces:
         raise BackupFailed(
             f"the database {connection.settings_dict['NAME']} is not empty; name an empty one with DATABASE_URL, "
             "or say --replace to give up what is in it"
         )
-    others = 0 if while_running else _others()
+    others = 0 if while_running else _others(name)
     if others:
         raise BackupFailed(
             f"{others} other connections work with this database; stop Berth first (web, worker, beat), "
             "or say --while-running and restart it afterwards"
         )
-    with tempfile.TemporaryDirectory(prefix="berth-restore-") as name:
-        told, script = Path(name) / "dump.sql", Path(name) / "restore.sql"
+    with tempfile.TemporaryDirectory(prefix="berth-restore-") as folder:
+        told, script = Path(folder) / "dump.sql", Path(folder) / "restore.sql"
         _run(_tool("pg_restore"), ["--no-owner", "--no-privileges", f"--file={told}", str(file)])
         _prepare(told, script, server=_server())
         told.unlink()
@@ -143,10 +144,18 @@ def _tables() -> int:
     return int(tables)
 
 
-def _others() -> int:
-    """Return how many connections of other programs there are; those of our own pool carry our name."""
+def _take_a_name() -> str:
+    """Return the name that connections of this process carry from here on, taken before the first is made.
+
+    The server still lists one for a moment after it was closed: without a name it would count as somebody else's.
+    """
     name = f"berth-restore-{os.getpid()}"
-    os.environ["PGAPPNAME"] = name  # libpq's own setting, for whatever connects from here on
+    os.environ["PGAPPNAME"] = name  # libpq's own setting
+    return name
+
+
+def _others(name: str) -> int:
+    """Return how many connections of other programs there are: those of this process carry ``name``."""
     _forget_connections()
     ((others,),) = fetch(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

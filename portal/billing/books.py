@@ -39,12 +39,16 @@ class BooksCheck:
 
 
 def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
-    """Prove a month anew, open or closed. Read-only."""
+    """Prove a month anew, open or closed. Read-only.
+
+    In the running month a lease may still wait to be metered: what is metered of it must lie in its active time.
+    """
+    is_running = period.state == PeriodState.OPEN and period.ends_at > now
     proofs: tuple[tuple[str, str, Callable[[], Iterable[str]]], ...] = (
         (
             "usage_is_active_time",
             "Usage is the active time of each lease by its events, to the second.",
-            lambda: [str(uid) for (uid,) in fetch(UNLIKE_EVENTS, [period.pk, now])],
+            lambda: [str(uid) for (uid,) in fetch(UNLIKE_EVENTS, [period.pk, now, is_running])],
         ),
         (
             "lines_are_rated_usage",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import accumulate
 from statistics import fmean, stdev
 
@@ -14,10 +14,11 @@ from django.db import transaction
 from portal.accounts.models import User
 from portal.billing.daily import DAY, MOST_DAYS, TENTH, MonthDays, MonthEnd, month_days, month_end
 from portal.billing.models import BillingPeriod
-from portal.billing.periods import month_bounds, period_of
+from portal.billing.periods import period_of
 from portal.budgets.models import BudgetCrossing, BudgetForecast, BudgetThreshold, SpendBasis, TeamBudget
-from portal.budgets.periods import BudgetStretch, next_month, stretch_at
+from portal.budgets.periods import BudgetStretch, stretch_at
 from portal.budgets.services import budgets_at
+from portal.common.months import Months, next_month
 from portal.leases.budget_standing import BudgetStanding, standings
 from portal.notifications.services import notify
 from portal.teams.models import Membership, Role, Team
@@ -48,14 +49,14 @@ class SpendByDay:
     """What teams spent day by day, each month read once for all of them."""
 
     def __init__(self, team_ids: Sequence[int], *, now: datetime) -> None:
-        self._ids, self._now = list(team_ids), now
+        self._ids, self._now, self._calendar = list(team_ids), now, Months()
         self._months: dict[date, MonthDays | None] = {}
 
-    def of(self, subtree: Iterable[int], months: BudgetStretch) -> MonthDays:
-        """Return the days of some months for teams together, under the id 0."""
-        ids, days, notes = list(subtree), list[int](), 0
-        first = months.since
-        while first < months.until:
+    def of(self, subtree: Iterable[int], since: date, until: date) -> MonthDays:
+        """Return the days of the months from ``since`` to before ``until`` for teams together, under the id 0."""
+        ids, days, notes, full = list(subtree), list[int](), 0, 0
+        first, running = since, self._calendar.of(self._now)
+        while first < until:
             month = self._month(first)
             n_days = (next_month(first) - first).days
             days += (
@@ -64,23 +65,22 @@ class SpendByDay:
                 else [sum(month.by_team[pk][n] for pk in ids) for n in range(n_days)]
             )
             notes += 0 if month is None else sum(month.notes.get(pk, 0) for pk in ids)
+            full += n_days if first < running else month.full_days if month is not None else 0
             first = next_month(first)
-        full = min(max((self._now - months.starts_at) // DAY, 0), len(days))
-        return MonthDays(months.since, len(days), full, {0: days}, {0: notes})
+        return MonthDays(since, len(days), full, {0: days}, {0: notes})
 
     def _month(self, first: date) -> MonthDays | None:
         """Return a month of the books, None where they have none: nothing was used in it."""
         if first not in self._months:
-            start, end = month_bounds(datetime(first.year, first.month, 1, tzinfo=UTC))
-            is_running = start <= self._now < end
-            period = period_of(start) if is_running else BillingPeriod.objects.filter(starts_at=start).first()
+            is_running = first == self._calendar.of(self._now)
+            period = period_of(self._now) if is_running else BillingPeriod.objects.filter(month=first).first()
             self._months[first] = None if period is None else month_days(self._ids, period, now=self._now)
         return self._months[first]
 
 
 def budget_course(team: Team, budget: TeamBudget, *, now: datetime) -> BudgetCourse | None:
     """Return how a budget of a team runs down now, None for one that is not in force."""
-    months = stretch_at(budget, now)
+    months = stretch_at(budget, now, Months())
     if months is None:
         return None
     below = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
@@ -94,7 +94,10 @@ def watch_budgets(*, now: datetime) -> int:
     Returns how many were reached since the last look. Safe to repeat; a transaction for each budget.
     """
     lineages = dict(Team.objects.values_list("pk", "lineage"))
-    budgets = [(b, s) for b in budgets_at(lineages, now).values() if (s := stretch_at(b, now)) is not None]
+    calendar = Months()
+    budgets = [
+        (b, s) for b in budgets_at(lineages, now).values() if (s := stretch_at(b, now, calendar)) is not None
+    ]
     found = standings([(budget.team_id, months) for budget, months in budgets], now=now)
     spend, reached = SpendByDay(list(lineages), now=now), 0
     for (budget, months), standing in zip(budgets, found, strict=True):
@@ -111,9 +114,9 @@ def _course(
     spend: SpendByDay,
     now: datetime,
 ) -> BudgetCourse:
-    days = spend.of(below, months)
+    days = spend.of(below, months.since, months.until)
     # The month before tells most about the next days where the period itself has just begun.
-    earlier = spend.of(below, BudgetStretch((months.since - DAY).replace(day=1), months.since))
+    earlier = spend.of(below, (months.since - DAY).replace(day=1), months.since)
     full = [*earlier.totals, *days.totals[: days.full_days]]
     # Days before the first use of all are no days to learn from.
     while full and not full[0]:
@@ -146,7 +149,7 @@ def _runs_out(
         for n in range(math.ceil((months.ends_at - now) / DAY)):
             left = min(n + 1, (months.ends_at - now) / DAY)
             if middle * left + half * spread * math.sqrt(left + left * left / len(seen)) >= rest:
-                return now.astimezone(UTC).date() + timedelta(days=n)
+                return days.first + timedelta(days=days.full_days + n)
         return None
 
     return first_day(0), first_day(TENTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,16 @@ from datetime import date, datetime, timedelta
 from fractions import Fraction
 
 from portal.accounts.models import User
+from portal.billing.labels import NONE, labels_of
 from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, InvoiceNote, NoteState, UsageTotal
 from portal.billing.notes import all_notes
+from portal.billing.periods import by_day, day_starts
 from portal.billing.selectors import draft_lines, open_time
 from portal.catalog.models import Flavor
 from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro
 from portal.common.sql import fetch
 from portal.leases.models import Lease
+from portal.teams.labels import Labels
 from portal.teams.models import Team
 
 # One array, where a list of thousands of values would be as many parameters.
@@ -28,7 +32,7 @@ class Charge:
 
     ``position`` and ``number`` are those of the invoice, ``number`` None for a draft. ``late_for`` names the earlier
     month, as "2026-10", that an adjustment or a note belongs to. ``note`` is the credit or debit note that the line
-    bills, which has no usage: ``total_id`` is then 0.
+    bills, which has no usage: ``total_id`` is then 0. ``labels`` are those of a part of a line (``split_by_label``).
     """
 
     total_id: int
@@ -50,6 +54,7 @@ class Charge:
     number: str | None
     late_for: str
     note: InvoiceNote | None = None
+    labels: Labels = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Accrual:
     flavor: Flavor
     micro: Fraction
     exact_by_day: dict[date, int]
+    labels: Labels = NONE
 
 
 def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
@@ -186,30 +192,24 @@ def _charge(
 def accruals_of(
     period: BillingPeriod, teams: Iterable[Team], *, now: datetime
 ) -> tuple[list[Accrual], list[Lease]]:
-    """Return what leases of these teams have cost in a month that is on no line yet, by day in UTC.
+    """Return what leases of these teams have cost in a month that is on no line yet, by day of the month.
 
     And the leases that no price covers, which are in none of it.
     """
     by_id = {team.pk: team for team in teams}
-    found = []
+    found, starts = [], day_starts(period)
     priced, unpriced = open_time(by_id, period, now=now)
+    labels = labels_of([lease for lease, _parts in priced]) if priced else {}
     for lease, parts in priced:
         exact: dict[date, int] = defaultdict(int)
         for part in parts:
             price = lease.share_milli * part.price(lease)
-            for day, seconds in _days(part.stretch.starts_at, part.stretch.ends_at):
+            for day, seconds in by_day(period, starts, part.stretch.starts_at, part.stretch.ends_at):
                 exact[day] += seconds * price
         micro = Fraction(sum(exact.values()), SHARE_HOUR)
-        found.append(Accrual(by_id[lease.team_id], lease.user, lease.flavor, micro, dict(exact)))
+        of = labels.get(lease.pk, NONE)
+        found.append(Accrual(by_id[lease.team_id], lease.user, lease.flavor, micro, dict(exact), of))
     return found, unpriced
-
-
-def _days(start: datetime, end: datetime) -> Iterable[tuple[date, int]]:
-    while start < end:
-        midnight = start.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-        until = min(end, midnight)
-        yield start.date(), int((until - start).total_seconds())
-        start = until
 
 
 def exact_by_day(charges: Sequence[Charge]) -> Iterator[tuple[int, date, int]]:
@@ -219,21 +219,24 @@ def exact_by_day(charges: Sequence[Charge]) -> Iterator[tuple[int, date, int]]:
     return ((total, day, quantity * prices[total]) for total, day, quantity in rows)
 
 
-def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:
-    """Return what each charge had come to by an instant of its month, in micro-units that add up as printed.
+def costs_until(charges: Sequence[Charge], period: BillingPeriod, until: datetime) -> list[int]:
+    """Return what each charge of a month had come to by an instant of it, in micro-units that add up as printed.
 
     The day of the instant counts by the part of it that was over: what a day had is kept, not when in it. Notes count
     as a whole, as adjustments do.
     """
     prices = {charge.total_id: charge.micro_per_hour for charge in charges if charge.note is None}
-    midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
-    part = Fraction(int((until - midnight).total_seconds()), 86_400)
+    starts = day_starts(period)
+    number = min(bisect_right(starts, until), len(starts) - 1) - 1
+    today = period.month + timedelta(days=number)
+    length = int((starts[number + 1] - starts[number]).total_seconds())
+    part = Fraction(int((until - starts[number]).total_seconds()), length)
     whole: dict[int, int] = defaultdict(int)
     begun: dict[int, int] = {}
     for total, day, quantity in fetch(_DAYS, [list(prices)]):
-        if day < until.date():
+        if day < today:
             whole[total] += quantity
-        elif day == until.date():
+        elif day == today:
             begun[total] = quantity
     amounts = apportion(
         [

@@ -15,21 +15,23 @@ from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodS
 from portal.billing.settled import settled_until
 from portal.common.errors import Conflict
 from portal.common.invariants import MONEY, broken
+from portal.common.months import Months
 from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 
 MOST_NAMED = 5
-# Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there.
+# Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there. Takes
+# the month, the instant to count to, and whether a lease that metering has not done with may have less than that.
 UNLIKE_EVENTS = f"""
   WITH month AS (
     SELECT id, starts_at, ends_at, tstzmultirange(tstzrange(starts_at, ends_at)) AS span
     FROM billing_billingperiod WHERE id = %s),
   concerned AS (
-    SELECT l.id, l.uid FROM leases_lease l JOIN month m
+    SELECT l.id, l.uid, l.is_metered FROM leases_lease l JOIN month m
     ON l.activated_at < m.ends_at AND (l.ended_at IS NULL OR l.ended_at >= m.starts_at)
-    UNION SELECT l.id, l.uid FROM month m JOIN billing_usagerecord u ON m.id IN (u.period_id, u.late_for_id)
-    JOIN leases_lease l ON l.id = u.lease_id),
+    UNION SELECT l.id, l.uid, l.is_metered FROM month m
+    JOIN billing_usagerecord u ON m.id IN (u.period_id, u.late_for_id) JOIN leases_lease l ON l.id = u.lease_id),
   active AS (
     SELECT lease_id, range_agg(tstzrange(date_trunc('second', at), date_trunc('second', left_at))) AS span
     FROM (SELECT e.lease_id, e.now, e.at, coalesce(lead(e.at) OVER (PARTITION BY e.lease_id ORDER BY e.at, e.id),
@@ -41,7 +43,8 @@ UNLIKE_EVENTS = f"""
     FROM billing_usagerecord u JOIN concerned c ON c.id = u.lease_id GROUP BY u.lease_id)
   SELECT c.uid FROM concerned c CROSS JOIN month
   LEFT JOIN active a ON a.lease_id = c.id LEFT JOIN metered m ON m.lease_id = c.id
-  WHERE coalesce(a.span, '{{}}') * month.span <> coalesce(m.span, '{{}}') * month.span ORDER BY c.id
+  WHERE coalesce(a.span, '{{}}') * month.span <> coalesce(m.span, '{{}}') * month.span
+  AND NOT (%s AND NOT c.is_metered AND coalesce(m.span, '{{}}') <@ coalesce(a.span, '{{}}')) ORDER BY c.id
 """  # noqa: S608 (our own states)
 
 
@@ -127,12 +130,12 @@ def _priced(period: BillingPeriod, now: datetime) -> CloseItem:
     leases = list(rows.order_by("pk"))
     events = events_by_lease(leases)
     rates = rates_by_model(lease.flavor.device_model_id for lease in leases)
-    names = []
+    names, months = [], Months()
     for lease in leases:
         until = min(now, period.ends_at)
         intervals = [i for i in active_intervals(events[lease.pk]) if i.starts_at < until]
         try:
-            pieces(intervals, rates[lease.flavor.device_model_id], now=until)
+            pieces(intervals, rates[lease.flavor.device_model_id], months=months, now=until)
         except Conflict:
             names.append(lease.uid)
     text = ngettext(
@@ -144,7 +147,7 @@ def _priced(period: BillingPeriod, now: datetime) -> CloseItem:
 
 
 def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
-    names = [str(uid) for (uid,) in fetch(UNLIKE_EVENTS, [period.pk, now])]
+    names = [str(uid) for (uid,) in fetch(UNLIKE_EVENTS, [period.pk, now, False])]
     met = _("Every lease is metered to its last second in this month.")
     if period.ends_at > now:
         text = ngettext(

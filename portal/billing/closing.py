@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import transaction
@@ -21,6 +22,8 @@ from portal.common.errors import Conflict, PeriodClosed
 from portal.common.failpoints import failpoint
 from portal.common.retry import with_retries
 from portal.common.sql import execute
+from portal.notifications.services import notify
+from portal.teams.models import Membership, Role
 
 PATIENCE = (
     "5min"  # of each look at a month that may have millions of records; nobody waits for it in a page's time
@@ -64,8 +67,32 @@ def _close(period_id: int, actor: User | None, seen: str, now: datetime) -> list
     invoices = [_issue(draft, period, number, now) for number, draft in enumerate(drafts, start=1)]
     BillingPeriod.objects.filter(pk=period_id).update(state=PeriodState.CLOSED, closed_at=now)
     record(actor, "period.closed", str(period), at=now, invoices=len(invoices))
+    _tell(period, invoices, now)
     failpoint("close.before_commit")
     return invoices
+
+
+def _tell(period: BillingPeriod, invoices: Sequence[Invoice], now: datetime) -> None:
+    """Tell finance of the organisation that the report is ready, and finance and admins of a team of its invoice."""
+    people: dict[int, dict[int, User]] = defaultdict(dict)
+    finance: dict[int, User] = {}
+    rows = Membership.objects.filter(role__in=(Role.ADMIN, Role.FINANCE), user__is_active=True)
+    for row in rows.select_related("user", "team").order_by("user_id"):
+        people[row.team_id][row.user_id] = row.user
+        if row.role == Role.FINANCE and row.team.parent_id is None:
+            finance[row.user_id] = row.user
+    totals: dict[str, int] = defaultdict(int)
+    for invoice in invoices:
+        totals[invoice.currency] += invoice.total_micro
+        notify(
+            people[invoice.team_id].values(), "invoice.issued", target=invoice.uid, at=now, month=str(period),
+            number=invoice.number, team=invoice.team.slug, name=invoice.team_name,
+            amount_micro=invoice.total_micro, currency=invoice.currency,
+        )  # fmt: skip
+    notify(
+        finance.values(), "report.ready", target=f"period#{period}", at=now, month=str(period),
+        invoices=len(invoices), amounts=dict(totals),
+    )  # fmt: skip
 
 
 def _drafts(period: BillingPeriod) -> list[Invoice]:
@@ -117,7 +144,7 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
         UsageTotal.objects.bulk_update([total for _view, total in rated], ["line"])
         for position, note in enumerate(corrections, start=len(rated) + 1):
             numbered += 1
-            note.number = f"{period.starts_at:%Y%m}-N{numbered:04d}"
+            note.number = f"{period.month:%Y%m}-N{numbered:04d}"
             note.issued_line = line_of_note(note, invoice, position)
             note.issued_line.save(force_insert=True)
             note.save(update_fields=["number", "issued_line"])
@@ -127,7 +154,7 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
 
 def _issue(invoice: Invoice, period: BillingPeriod, number: int, now: datetime) -> Invoice:
     invoice.is_issued, invoice.issued_at = True, now
-    invoice.number = f"{period.starts_at:%Y%m}-{number:04d}"
+    invoice.number = f"{period.month:%Y%m}-{number:04d}"
     invoice.save(update_fields=["is_issued", "issued_at", "number"])
     failpoint("close.team_issued")
     return invoice

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import accumulate
 from statistics import fmean, stdev
 
 from portal.billing.models import BillingPeriod
 from portal.billing.notes import note_sums
-from portal.billing.periods import month_bounds, period_of
+from portal.billing.periods import by_day, day_starts, period_of
 from portal.billing.selectors import open_pieces
 from portal.budgets.services import monthly_amounts
 from portal.catalog.pricing import SHARE_HOUR
@@ -33,7 +33,7 @@ SELECT t.team_id, greatest(d.day, %s), sum(d.share_milli_seconds * t.micro_per_h
 
 @dataclass(frozen=True, slots=True)
 class MonthDays:
-    """A month day by day in UTC: ``by_team`` holds, by team id, micro-units per day from the first to the last.
+    """A month day by day in its zone: ``by_team`` holds, by team id, micro-units per day from the first to the last.
 
     ``full_days`` are over; the day after them is the running one, what follows is zero because it has not come.
     ``notes`` are credit and debit notes by team: they are billed in the month and used on none of its days.
@@ -80,8 +80,8 @@ def month_days(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
 
     Each day is rounded down to a micro-unit, so that the days of a month may miss a few micro-units of its total.
     """
-    first = period.starts_at.astimezone(UTC).date()
-    n_days = (period.ends_at - period.starts_at) // DAY
+    first, starts = period.month, day_starts(period)
+    n_days = len(starts) - 1
     exact: dict[int, list[int]] = {pk: [0] * n_days for pk in team_ids}
     for team_id, day, amount in fetch(_DAYS, [first, period.pk, list(team_ids)]):
         exact[team_id][(day - first).days] += int(amount)
@@ -89,26 +89,13 @@ def month_days(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
         for lease, parts in open_pieces(team_ids, period, now=now):
             for part in parts:
                 price = part.price(lease) * lease.share_milli
-                for number, seconds in _seconds_by_day(
-                    part.stretch.starts_at, part.stretch.ends_at, period.starts_at
-                ).items():
-                    exact[lease.team_id][number] += seconds * price
-    full = min(max((now - period.starts_at) // DAY, 0), n_days)
+                stretch = part.stretch
+                for day, seconds in by_day(period, starts, stretch.starts_at, stretch.ends_at):
+                    exact[lease.team_id][(day - first).days] += seconds * price
+    full = min(max(bisect_right(starts, now) - 1, 0), n_days)
     by_team = {pk: [amount // SHARE_HOUR for amount in days] for pk, days in exact.items()}
     notes = {team_id: amount for (_period, team_id), amount in note_sums([period], team_ids).items()}
     return MonthDays(first, n_days, full, by_team, notes)
-
-
-def _seconds_by_day(since: datetime, until: datetime, begin: datetime) -> dict[int, int]:
-    """Return the whole seconds of a stretch by number of the day since ``begin``."""
-    found: dict[int, int] = defaultdict(int)
-    at = since
-    while at < until:
-        number = (at - begin) // DAY
-        end = min(until, begin + (number + 1) * DAY)
-        found[number] += int((end - at).total_seconds())
-        at = end
-    return found
 
 
 def month_end(days: Sequence[int], *, spent: int, left: float, least: int = LEAST_DAYS) -> MonthEnd | None:
@@ -156,8 +143,7 @@ def month_so_far(team: Team, below: Sequence[Team], *, now: datetime) -> MonthSo
     """Return the running month of a team with those below it; ``below`` holds the team itself, too."""
     team_ids = [one.pk for one in below]
     period = period_of(now)
-    start = month_bounds(period.starts_at - timedelta(days=1))[0]
-    earlier = BillingPeriod.objects.filter(starts_at=start).first()
+    earlier = BillingPeriod.objects.filter(ends_at=period.starts_at).first()
     days = month_days(team_ids, period, now=now)
     before = month_days(team_ids, earlier, now=now) if earlier else None
     full = [*(before.totals if before else []), *days.totals[: days.full_days]]

@@ -61,7 +61,10 @@ COLUMNS = {
     "SubAccountId": "account",
     "SubAccountName": "text(team)",
     "SubAccountType": "'Team'",
-    "Tags": "json_build_object('cost_centre', cost_centre, 'person', person, 'device_model', device_model)",
+    "Tags": (
+        "tags || jsonb_strip_nulls(jsonb_build_object('cost_centre', cost_centre, 'person', person,"
+        " 'device_model', device_model, 'project', nullif(project, '')))"
+    ),
 }
 _WRITTEN = "%Y-%m-%dT%H:%M:%SZ"
 _WORDS = (
@@ -76,7 +79,9 @@ WITH charge AS (
   SELECT * FROM unnest({totals}::bigint[], {amounts}::bigint[], {numbers}::text[], {teams}::text[], {centres}::text[])
   AS c(total_id, amount, number_of_invoice, team, cost_centre)),
 usage AS (
-  SELECT c.*, t.share_milli_seconds AS whole, t.late_for_id, u.span, u.seconds, u.share_milli_seconds AS quantity,
+  SELECT c.total_id, c.amount, c.number_of_invoice, c.team, coalesce(nullif(b.cost_centre, ''), c.cost_centre)
+    AS cost_centre, b.project, coalesce(b.tags, '{{}}') AS tags,
+    t.share_milli_seconds AS whole, t.late_for_id, u.span, u.seconds, u.share_milli_seconds AS quantity,
     u.micro_per_hour, u.currency, u.rate_id, r.micro_per_hour AS list_per_hour, l.uid AS lease, p.username AS person,
     f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account, u.id AS record_id,
     sum(u.share_milli_seconds) OVER (PARTITION BY t.id ORDER BY u.id) AS upto
@@ -87,11 +92,11 @@ usage AS (
   JOIN leases_lease l ON l.id = u.lease_id AND l.user_id = t.user_id AND l.flavor_id = t.flavor_id
   JOIN accounts_user p ON p.id = t.user_id JOIN catalog_flavor f ON f.id = t.flavor_id
   JOIN fleet_devicemodel m ON m.id = f.device_model_id JOIN teams_team o ON o.id = t.team_id
-  JOIN catalog_rate r ON r.id = u.rate_id)
+  JOIN catalog_rate r ON r.id = u.rate_id LEFT JOIN billing_usagelabel b ON b.id = u.label_id)
 SELECT {columns} FROM (
   SELECT total_id, record_id, number_of_invoice, team, cost_centre, late_for_id, span, seconds, quantity,
-    micro_per_hour, currency, rate_id, list_per_hour, lease, person, sku, flavor, device_model, account, NULL AS note,
-    div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
+    micro_per_hour, currency, rate_id, list_per_hour, lease, person, sku, flavor, device_model, account, project, tags,
+    NULL AS note, div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
   FROM usage) rated
 ORDER BY total_id, record_id
 """
@@ -101,6 +106,7 @@ SELECT {columns} FROM (
     tstzrange(p.starts_at, p.ends_at) AS span, NULL::bigint AS seconds, NULL::bigint AS quantity,
     NULL::bigint AS micro_per_hour, n.currency, NULL::bigint AS rate_id, NULL::bigint AS list_per_hour, l.uid AS lease,
     w.username AS person, f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account,
+    NULL AS project, '{{}}'::jsonb AS tags,
     CASE WHEN n.amount_micro < 0 THEN 'Credit note ' ELSE 'Debit note ' END || coalesce(n.number, n.uid)
       || ' to invoice ' || b.number || ', line ' || x.position || ': ' || n.reason AS note, n.amount_micro AS billed
   FROM unnest({notes}::bigint[], {note_numbers}::text[], {note_teams}::text[], {note_centres}::text[])

@@ -1,4 +1,4 @@
-"""Lease events to usage records: whole seconds, cut at month ends and price changes, never twice.
+"""Lease events to usage records: whole seconds, cut at month ends, prices and discounts, never twice.
 
 An interval runs from an event into ``active`` to the next event out of it; both instants are
 floored to their second, so intervals tile exactly. Only pieces that can no longer change are
@@ -10,25 +10,28 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import groupby
-from operator import attrgetter
+from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
-from psycopg.types.range import TimestamptzRange
 
+from portal.billing.labels import kept_labels, labels_of
 from portal.billing.models import BillingPeriod, PeriodState, RefundRule, UsageRecord
-from portal.billing.periods import hold_periods, month_bounds
+from portal.billing.periods import hold_periods
 from portal.billing.refunds import Refund, refunded_price, refunds_of
 from portal.billing.settled import settled_until
+from portal.catalog.discounts import DiscountSpan, DiscountWanted, discounts_over
 from portal.catalog.models import Rate
-from portal.catalog.pricing import RateInterval, cut, cut_known, lowered
+from portal.catalog.pricing import RateInterval, cut, cut_known, discounted
 from portal.common.clock import whole_second
 from portal.common.failpoints import failpoint
+from portal.common.months import Months
 from portal.common.retry import with_retries
 from portal.common.rows import Rows
+from portal.common.sql import execute
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import LeaseState
 
@@ -59,7 +62,20 @@ class Piece:
 
     def price(self, lease: Lease) -> int:
         """Return what the lease pays of the hourly price of a whole device, in micro-units."""
-        return refunded_price(lowered(self.stretch.rate.micro_per_hour, lease.price_milli), self.refund)
+        return refunded_price(self.stretch.price(lease.price_milli), self.refund)
+
+
+class DueUsage(NamedTuple):
+    """A piece to be written: the month that bills it and, where its own is closed, that one as ``late_for``.
+
+    ``label`` is the id of what it is filed under, None for nothing.
+    """
+
+    lease: Lease
+    part: Piece
+    month: BillingPeriod
+    late_for: BillingPeriod | None
+    label: int | None = None
 
 
 def active_intervals(events: Iterable[LeaseEvent]) -> list[Interval]:
@@ -81,11 +97,13 @@ def pieces(
     intervals: Sequence[Interval],
     rates: Sequence[Rate],
     *,
+    months: Months,
     now: datetime,
     settled: datetime | None = None,
     is_strict: bool = True,
+    spans: Sequence[DiscountSpan] = (),
 ) -> list[Piece]:
-    """Cut intervals at month ends and rate changes up to ``now``.
+    """Cut intervals at month ends, rate changes and where discounts begin and end (``spans``) up to ``now``.
 
     ``settled`` is the instant before which no event of the lease can come: a piece of an interval that still runs
     is final when it lies before it; without it none is. Raises Conflict where no rate is in force, or ends the
@@ -96,9 +114,11 @@ def pieces(
         end = interval.ends_at or whole_second(now)
         at = interval.starts_at
         while at < end:
-            until = min(end, month_bounds(at)[1])
-            for stretch in cut(rates, at, until) if is_strict else cut_known(rates, at, until):
-                is_whole = stretch.ends_at < end or until == month_bounds(at)[1]
+            month_ends = months.bounds(at)[1]
+            until = min(end, month_ends)
+            priced = cut(rates, at, until) if is_strict else cut_known(rates, at, until)
+            for stretch in discounted(priced, spans):
+                is_whole = stretch.ends_at < end or until == month_ends
                 is_final = interval.ends_at is not None or (
                     is_whole and settled is not None and stretch.ends_at <= settled
                 )
@@ -117,8 +137,8 @@ def refunded(parts: Sequence[Piece], refund: Refund | None) -> list[Piece]:
     for part in parts:
         stretch, since = part.stretch, refund.since
         if stretch.starts_at < since < stretch.ends_at:
-            found.append(Piece(RateInterval(stretch.rate, stretch.starts_at, since), part.is_final))
-            stretch = RateInterval(stretch.rate, since, stretch.ends_at)
+            found.append(Piece(replace(stretch, ends_at=since), part.is_final))
+            stretch = replace(stretch, starts_at=since)
         found.append(Piece(stretch, part.is_final, refund.rule if stretch.starts_at >= since else None))
     return found
 
@@ -138,6 +158,27 @@ def rates_by_model(model_ids: Iterable[int]) -> dict[int, list[Rate]]:
     for rate in _RATES.where(wanted, [sorted(set(model_ids))]):
         found[rate.device_model_id].append(rate)
     return found
+
+
+def discounts_of(
+    leases: Sequence[Lease], events: Mapping[int, Sequence[LeaseEvent]], *, now: datetime
+) -> dict[int, list[DiscountSpan]]:
+    """Return by lease the discounts of its time up to ``now``. Call after its events were read.
+
+    A rule begins in the future, so whatever these events lie before is known by then.
+    """
+    lived = [lease for lease in leases if events[lease.pk]]
+    wanted = [
+        DiscountWanted(
+            lease.team_id,
+            lease.is_preemptible,
+            whole_second(events[lease.pk][0].at),
+            whole_second(max(now, events[lease.pk][-1].at)) + timedelta(seconds=1),
+        )
+        for lease in lived
+    ]
+    found = discounts_over(wanted)
+    return defaultdict(list, {lease.pk: spans for lease, spans in zip(lived, found, strict=True)})
 
 
 def meter_all(*, now: datetime) -> int:
@@ -171,13 +212,13 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
         return None
     events = events_by_lease(leases)
     rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
-    refunds = refunds_of(leases, events)
+    discounts, refunds = discounts_of(leases, events, now=now), refunds_of(leases, events)
     stored: dict[int, list[UsageRecord]] = defaultdict(list)
     for usage in UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).select_related(
         "period", "refund"
     ):
         stored[usage.lease_id].append(usage)
-    settled = settled_until([ls.pk for ls in leases], now=now)
+    settled, months = settled_until([ls.pk for ls in leases], now=now), Months()
     due: list[tuple[Lease, Piece]] = []
     finished: list[int] = []
     outdated: list[UsageRecord] = []
@@ -186,9 +227,11 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
         found = pieces(
             intervals,
             rates[lease.flavor.device_model_id],
+            months=months,
             now=now,
             settled=settled.get(lease.pk),
             is_strict=False,
+            spans=discounts[lease.pk],
         )
         found = refunded(found, refunds.get(lease.pk))
         unwritten, wrong = _against_books(lease, found, stored[lease.pk], is_refunded=lease.pk in refunds)
@@ -205,12 +248,19 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
     if outdated:
         hold_periods({usage.period.starts_at for usage in outdated})
         UsageRecord.objects.filter(pk__in=[usage.pk for usage in outdated]).delete()
-    records = _records(due, now)
-    refused = _store(records)
+    billed = _filed(_due(due, months, now))
+    refused = _store(billed, now)
     Lease.objects.filter(pk__in=set(finished) - refused).update(is_metered=True)
-    if records:
+    if billed:
         failpoint("meter.before_commit")
-    return sum(record.lease_id not in refused for record in records), leases[-1].pk
+    return sum(one.lease.pk not in refused for one in billed), leases[-1].pk
+
+
+def _filed(due: Sequence[DueUsage]) -> list[DueUsage]:
+    """Return these pieces with what each is filed under; their leases must be locked, so that it does not change."""
+    labels = labels_of(list({one.lease.pk: one.lease for one in due}.values())) if due else {}
+    kept = kept_labels(labels.values())
+    return [one._replace(label=kept[labels[one.lease.pk]]) if one.lease.pk in labels else one for one in due]
 
 
 def _against_books(
@@ -236,69 +286,72 @@ def _against_books(
     return unwritten, wrong
 
 
-def _store(records: Sequence[UsageRecord]) -> set[int]:
+def _store(due: Sequence[DueUsage], now: datetime) -> set[int]:
     """Write usage records and return the leases of which the database refuses them, usually none.
 
     One lease with usage of old that stands in the way keeps its month open, and must not keep others unmetered.
     """
     try:
         with transaction.atomic():
-            UsageRecord.objects.bulk_create(records)
+            _insert(due, now)
         return set()
     except IntegrityError:
         log.warning("usage is refused by the database: it is written lease by lease")
     refused: set[int] = set()
-    for lease_id, own in groupby(records, key=attrgetter("lease_id")):
+    for lease_id, own in groupby(due, key=lambda one: one.lease.pk):
         try:
             with transaction.atomic():
-                UsageRecord.objects.bulk_create(own)
+                _insert(list(own), now)
         except IntegrityError:
             log.exception("usage of the lease with id %s is refused by the database", lease_id)
             refused.add(lease_id)
     return refused
 
 
+# One array for each column, as thousands of rows as values are as many parameters: a statement of a megabyte, which
+# takes longer to build and to read than the rows take to write.
+_INSERT = """
+INSERT INTO billing_usagerecord (lease_id, team_id, period_id, late_for_id, rate_id, span, seconds, share_milli,
+  share_milli_seconds, micro_per_hour, currency, refund_id, discount_id, label_id, recorded_at)
+SELECT lease, team, month, late_for, rate, tstzrange(begins, ends), seconds, share, seconds * share, price, currency,
+  refund, discount, label, %s
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::timestamptz[],
+  %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+  AS due (lease, team, month, late_for, rate, begins, ends, seconds, share, price, currency, refund, discount, label)
+"""
+
+
+def _insert(due: Sequence[DueUsage], now: datetime) -> None:
+    rows = [
+        (
+            lease.pk, lease.team_id, month.pk, late_for and late_for.pk, part.stretch.rate.pk, part.stretch.starts_at,
+            part.stretch.ends_at, part.stretch.seconds, lease.share_milli, part.price(lease),
+            part.stretch.rate.card.currency, part.refund and part.refund.pk,
+            part.stretch.discount and part.stretch.discount.pk, label,
+        )
+        for lease, part, month, late_for, label in due
+    ]  # fmt: skip
+    if rows:
+        execute(_INSERT, [now, *(list(column) for column in zip(*rows, strict=True))])
+
+
 def _key(usage: UsageRecord) -> tuple[datetime, datetime, int, RefundRule | None]:
     return (usage.span.lower, usage.span.upper, usage.micro_per_hour, usage.refund)
 
 
-def _records(due: Sequence[tuple[Lease, Piece]], now: datetime) -> list[UsageRecord]:
-    """Return the usage records of these pieces: each in its own month, or an adjustment where that is closed."""
-    if not due:
+def _due(parts: Sequence[tuple[Lease, Piece]], months: Months, now: datetime) -> list[DueUsage]:
+    """Return these pieces with the month that bills each: its own, or the running one where that is closed."""
+    if not parts:
         return []
-    running = month_bounds(now)[0]
-    periods = hold_periods([running, *(month_bounds(part.stretch.starts_at)[0] for _lease, part in due)])
+    running = months.bounds(now)[0]
+    starts = [months.bounds(part.stretch.starts_at)[0] for _lease, part in parts]
+    periods = hold_periods([running, *starts])
     found = []
-    for lease, part in due:
-        own = periods[month_bounds(part.stretch.starts_at)[0]]
+    for (lease, part), start in zip(parts, starts, strict=True):
+        own = periods[start]
         if own.state == PeriodState.CLOSED:
             log.warning("usage of lease %s is late for %s: it is adjusted", lease.uid, own)
-            found.append(_record(lease, part, periods[running], now, late_for=own))
+            found.append(DueUsage(lease, part, periods[running], late_for=own))
         else:
-            found.append(_record(lease, part, own, now))
+            found.append(DueUsage(lease, part, own, late_for=None))
     return found
-
-
-def _record(
-    lease: Lease,
-    part: Piece,
-    period: BillingPeriod,
-    now: datetime,
-    late_for: BillingPeriod | None = None,
-) -> UsageRecord:
-    stretch = part.stretch
-    return UsageRecord(
-        lease=lease,
-        team_id=lease.team_id,
-        period=period,
-        late_for=late_for,
-        rate=stretch.rate,
-        span=TimestamptzRange(stretch.starts_at, stretch.ends_at),
-        seconds=stretch.seconds,
-        share_milli=lease.share_milli,
-        share_milli_seconds=stretch.seconds * lease.share_milli,
-        micro_per_hour=part.price(lease),
-        refund=part.refund,
-        currency=stretch.rate.card.currency,
-        recorded_at=now,
-    )

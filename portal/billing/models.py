@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
@@ -8,16 +11,19 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from portal.billing.models_labels import UsageLabel
+from portal.billing.models_mailings import ReportMailing, ReportSending
 from portal.billing.models_notes import InvoiceNote, NoteState
 from portal.billing.models_refunds import RefundCause, RefundRule
-from portal.catalog.models import Flavor, Rate
+from portal.catalog.models import Discount, Flavor, Rate
 from portal.common.ids import invoice_uid
 from portal.leases.models import Lease
 from portal.teams.models import Team
 
 __all__ = [
-    "BillingPeriod", "Invoice", "InvoiceLine", "InvoiceNote", "NoteState", "PeriodState", "RefundCause",
-    "RefundRule", "UsageDay", "UsageRecord", "UsageTotal",
+    "BillingPeriod", "Invoice", "InvoiceLine", "InvoiceNote", "MonthZone", "NoteState", "PeriodState",
+    "RefundCause", "RefundRule", "ReportMailing", "ReportSending", "UsageDay", "UsageLabel", "UsageRecord",
+    "UsageTotal",
 ]  # fmt: skip
 
 
@@ -36,8 +42,10 @@ PERIOD_NEXT: dict[str, frozenset[str]] = {
 
 
 class BillingPeriod(models.Model):
-    """One calendar month in UTC. Once closed it never changes."""
+    """One calendar month in a zone: ``month`` is its first day there. Once closed it never changes."""
 
+    month = models.DateField(unique=True)
+    zone = models.CharField(max_length=64)
     starts_at = models.DateTimeField(unique=True)
     ends_at = models.DateTimeField()
     state = models.CharField(max_length=8, choices=PeriodState.choices, default=PeriodState.OPEN)
@@ -51,7 +59,29 @@ class BillingPeriod(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.starts_at:%Y-%m}"
+        return f"{self.month:%Y-%m}"
+
+    def local(self, at: datetime) -> datetime:
+        """Return an instant as clocks in the month's zone show it."""
+        return at.astimezone(ZoneInfo(self.zone))
+
+
+class MonthZone(models.Model):
+    """The time zone in which months begin and end, from the month that begins on the day ``since``; UTC before.
+
+    A trigger keeps it once the books have such a month.
+    """
+
+    since = models.DateField(primary_key=True)
+    name = models.CharField(max_length=64)
+    set_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-since"]
+        constraints = [models.CheckConstraint(condition=Q(since__day=1), name="zone_holds_from_a_month")]
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.since:%Y-%m}"
 
 
 class Invoice(models.Model):
@@ -127,9 +157,10 @@ class UsageRecord(models.Model):
     """A billed interval of a lease in whole seconds, inside one month and under one rate.
 
     ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held. ``micro_per_hour`` is
-    the rate, lowered to what the lease pays of it, and by what the rule ``refund`` gives back. Usage that was written
-    after its month had been closed is an adjustment: billed in the open month ``period``, dated and priced in the
-    closed one, ``late_for``. A record never changes; the line that it is on is that of its ``UsageTotal``.
+    the rate, lowered to what the lease pays of it, by ``discount``, and by what the rule ``refund`` gives back.
+    Usage that was written after its month had been closed is an adjustment: billed in the open month ``period``,
+    dated and priced in the closed one, ``late_for``. Only its ``label`` can change, and only while its month is open;
+    the line that it is on is that of its ``UsageTotal``.
     """
 
     lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="usage")
@@ -146,13 +177,21 @@ class UsageRecord(models.Model):
     refund = models.ForeignKey(
         RefundRule, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
+    discount = models.ForeignKey(
+        Discount, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    label = models.ForeignKey(
+        UsageLabel, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     recorded_at = models.DateTimeField()
 
     class Meta:
         ordering = ["span", "id"]
         indexes = [
+            models.Index(fields=["label", "period"], name="usage_labelled", condition=~Q(label=None)),
             models.Index(fields=["team", "period"], name="usage_by_team_and_month"),
             models.Index(fields=["refund"], name="usage_refunded", condition=~Q(refund=None)),
+            models.Index(fields=["discount"], name="usage_discounted", condition=~Q(discount=None)),
         ]
         constraints = [
             ExclusionConstraint(
@@ -207,7 +246,7 @@ class UsageTotal(models.Model):
 
 
 class UsageDay(models.Model):
-    """The part of a total that was used on one day in UTC; the days of a total add up to it."""
+    """The part of a total that was used on one day of its month's zone; the days of a total add up to it."""
 
     total = models.ForeignKey(UsageTotal, on_delete=models.CASCADE, related_name="days")
     day = models.DateField()

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Prefetch, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -35,15 +35,19 @@ from portal.teams.models import Membership, Role, Team
 from portal.teams.selectors import Rights, visible_teams
 
 MOST_REASON = 300
-AT_HAND = (
-    "line__invoice__period", "line__total__user", "line__total__flavor__device_model", "lease", "team", "period",
-    "proposed_by", "decided_by", "issued_line__invoice",
-)  # fmt: skip
+AT_HAND = ("line__invoice__period", "team", "proposed_by", "decided_by")
+# Fourteen joins in one question take PostgreSQL 60 ms to plan, whatever it finds.
+ASKED_FOR_APART = (
+    Prefetch("line__total", UsageTotal.objects.select_related("user", "flavor__device_model")),
+    Prefetch("issued_line", InvoiceLine.objects.select_related("invoice")),
+    "lease",
+    "period",
+)
 
 
 def all_notes() -> QuerySet[InvoiceNote]:
     """Return every note with what is shown of it at hand, the newest first."""
-    return InvoiceNote.objects.select_related(*AT_HAND)
+    return InvoiceNote.objects.select_related(*AT_HAND).prefetch_related(*ASKED_FOR_APART)
 
 
 def notes_in_sight(rights: Rights) -> QuerySet[InvoiceNote]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from fractions import Fraction
 
 from django.db import models
@@ -20,7 +20,6 @@ from django.utils.translation import ngettext
 from portal.billing.checklist import CloseItem, close_items, is_ready
 from portal.billing.metering import Piece
 from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodState, UsageTotal
-from portal.billing.periods import month_bounds
 from portal.billing.selectors import draft_lines, open_pieces
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.common.errors import Conflict, Invalid, PeriodClosed
@@ -105,8 +104,7 @@ def rehearse_close(period: BillingPeriod, *, now: datetime) -> Rehearsal:
     waiting = open_pieces(teams, period, now=now)
     drafts = _drafts(period, waiting)
     notes = _notes_by_team(period)
-    begin = month_bounds(period.starts_at - timedelta(days=1))[0]
-    before = BillingPeriod.objects.filter(starts_at=begin).first()
+    before = BillingPeriod.objects.filter(ends_at=period.starts_at).first()
     now_parts, old_parts = _parts(drafts), _parts(_stored(before)) if before else {}
     old_notes = _notes_by_team(before) if before else {}
     invoices, ledger = [], 0

@@ -13,9 +13,11 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from portal.billing.charges import Accrual, Charge, accruals_of, charges_of, costs_until, exact_by_day
+from portal.billing.label_shares import exact_by_day_and_label, split_by_label
 from portal.billing.models import BillingPeriod, PeriodState
 from portal.billing.selectors import currency
 from portal.catalog.pricing import apportion
+from portal.common.months import next_month
 from portal.common.sql import fetch
 from portal.teams.models import Team
 
@@ -42,6 +44,11 @@ class GroupBy(models.TextChoices):
     PERSON = "person", _("Person")
     FLAVOR = "flavor", _("Flavor")
     DEVICE_MODEL = "device_model", pgettext_lazy("report", "Device model")
+    PROJECT = "project", _("Project")
+    TAG = "tag", _("Tag")
+
+
+BY_LABEL = (GroupBy.COST_CENTRE, GroupBy.PROJECT, GroupBy.TAG)  # lines are split for these
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,8 @@ class ChargebackReport:
 
     ``exact_by_day`` is by day and key of the row, in micro-units times SHARE_HOUR: whole numbers, nothing rounded.
 
-    So many leases as ``unpriced`` ran while no price was in force: they are in no amount.
+    So many leases as ``unpriced`` ran while no price was in force: they are in no amount. ``tag`` is the name of the
+    tag by whose values rows are made.
     """
 
     period: BillingPeriod
@@ -90,6 +98,7 @@ class ChargebackReport:
     exact_by_day: dict[date, dict[str, int]]
     charges: list[Charge]
     unpriced: int
+    tag: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -102,10 +111,14 @@ def report_of(
     teams: Sequence[Team],
     *,
     by: GroupBy = GroupBy.TEAM,
+    tag: str = "",
     username: str = "",
     now: datetime,
 ) -> ChargebackReport:
-    """Return the report of a month over these teams, of one person where ``username`` is given."""
+    """Return the report of a month over these teams, of one person where ``username`` is given.
+
+    By ``GroupBy.TAG`` rows are the values of the tag named ``tag``.
+    """
     until = min(now, period.ends_at)
     charges = [c for c in charges_of(period, teams) if username in ("", c.user.username)]
     is_closed = period.state == PeriodState.CLOSED
@@ -116,34 +129,50 @@ def report_of(
     old_amounts = [c.amount_micro for c in old]
     if before is not None and until < period.ends_at:
         # Months differ in length: what the shorter one lacks counts as over.
-        old_amounts = costs_until(old, min(before.starts_at + (until - period.starts_at), before.ends_at))
-    rows = _Rows(by, has_before=before is not None)
+        old_amounts = costs_until(
+            old, before, min(before.starts_at + (until - period.starts_at), before.ends_at)
+        )
+    rows = _Rows(by, tag, has_before=before is not None)
     again = _counted_again(charges)
-    for charge in charges:
+    parts, old_parts = charges, list(zip(old, old_amounts, strict=True))
+    if by in BY_LABEL:
+        parts, again = split_by_label(period, charges, again=again), {}
+        if before is not None:
+            # What a line had come to by then is split as the whole line is: parts are not kept by day.
+            upto = [replace(c, amount_micro=amount) for c, amount in old_parts]
+            old_parts = [(c, c.amount_micro) for c in split_by_label(before, upto)]
+    for charge in parts:
         rows.add(rows.key(charge), charge.amount_micro, charge, charge.leases - again.get(charge.total_id, 0))
     for accrual, cents in zip(running, apportion([a.micro for a in running]), strict=True):
         rows.accrue(rows.key(accrual), cents, accrual)
-    for charge, amount in zip(old, old_amounts, strict=True):
+    for charge, amount in old_parts:
         rows.had(rows.key(charge), amount, charge)
     groups = rows.in_tree(teams) if by == GroupBy.TEAM else rows.flat()
     whole = _sum("", list(rows.found.values()), has_before=before is not None)
     return ChargebackReport(
         period, by, currency(), is_closed, until, before, groups, whole,
-        _exact_by_day(charges, running, rows.key), charges,
-        sum(username in ("", lease.user.username) for lease in bare),
+        _exact_by_day(period, charges, running, rows), charges,
+        sum(username in ("", lease.user.username) for lease in bare), tag,
     )  # fmt: skip
 
 
 def _exact_by_day(
-    charges: Sequence[Charge], running: Sequence[Accrual], key: Callable[[Any], str]
+    period: BillingPeriod, charges: Sequence[Charge], running: Sequence[Accrual], rows: _Rows
 ) -> dict[date, dict[str, int]]:
     found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    keys = {charge.total_id: key(charge) for charge in charges}
-    for total, day, exact in exact_by_day(charges):
-        found[day][keys[total]] += exact
+    if rows.by in BY_LABEL:
+        lines = {charge.total_id: charge for charge in charges if charge.note is None}
+        for total, labels, day, exact in exact_by_day_and_label(period, charges):
+            line = lines[total]
+            part = replace(line, labels=labels, cost_centre=labels.cost_centre or line.cost_centre)
+            found[day][rows.key(part)] += exact
+    else:
+        keys = {charge.total_id: rows.key(charge) for charge in charges}
+        for total, day, exact in exact_by_day(charges):
+            found[day][keys[total]] += exact
     for accrual in running:
         for day, exact in accrual.exact_by_day.items():
-            found[day][key(accrual)] += exact
+            found[day][rows.key(accrual)] += exact
     return {day: dict(found[day]) for day in sorted(found)}
 
 
@@ -161,8 +190,8 @@ def _counted_again(charges: Sequence[Charge]) -> dict[int, int]:
 class _Rows:
     """Rows under way: each by its key."""
 
-    def __init__(self, by: GroupBy, *, has_before: bool) -> None:
-        self.by, self.found = by, dict[str, ChargebackRow]()
+    def __init__(self, by: GroupBy, tag: str, *, has_before: bool) -> None:
+        self.by, self.tag, self.found = by, tag, dict[str, ChargebackRow]()
         self._none = 0 if has_before else None
 
     def key(self, one: Charge | Accrual) -> str:
@@ -172,7 +201,13 @@ class _Rows:
         if self.by == GroupBy.PERSON:
             return one.user.username
         if self.by == GroupBy.COST_CENTRE:
-            return one.cost_centre if isinstance(one, Charge) else one.team.cost_centre
+            if isinstance(one, Charge):
+                return one.cost_centre
+            return one.labels.cost_centre or one.team.cost_centre
+        if self.by == GroupBy.PROJECT:
+            return one.labels.project
+        if self.by == GroupBy.TAG:
+            return one.labels.tag(self.tag)
         if self.by == GroupBy.FLAVOR:
             return one.flavor if isinstance(one, Charge) else one.flavor.name
         return one.device_model if isinstance(one, Charge) else one.flavor.device_model.name
@@ -263,6 +298,6 @@ def _sum(key: str, rows: Sequence[ChargebackRow], *, has_before: bool) -> Charge
 
 
 def days_of(period: BillingPeriod) -> list[date]:
-    """Return the days of a month in UTC."""
-    count = (period.ends_at - period.starts_at).days
-    return [(period.starts_at + timedelta(days=n)).date() for n in range(count)]
+    """Return the days of a month."""
+    count = (next_month(period.month) - period.month).days
+    return [period.month + timedelta(days=n) for n in range(count)]

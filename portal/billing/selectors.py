@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +14,7 @@ from django.db.models import QuerySet, Sum
 from portal.billing.metering import (
     Piece,
     active_intervals,
+    discounts_of,
     events_by_lease,
     pieces,
     rates_by_model,
@@ -21,11 +22,13 @@ from portal.billing.metering import (
 )
 from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, UsageRecord, UsageTotal
 from portal.billing.notes import draft_notes, note_sums
-from portal.billing.periods import month_bounds, period_of
+from portal.billing.periods import period_of
 from portal.billing.refunds import refunds_of
-from portal.catalog.models import Flavor, Rate
-from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
+from portal.catalog.discounts import DiscountWanted, discounts_over
+from portal.catalog.models import Discount, Flavor, Rate
+from portal.catalog.pricing import apportion, discounted_price, exact_micro, lowered, to_minor
 from portal.common.errors import Conflict
+from portal.common.months import Months
 from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
@@ -36,6 +39,7 @@ __all__ = [
     "LineView",
     "accruing_by_lease",
     "cost_so_far",
+    "discounts_at",
     "draft_lines",
     "hourly_micro",
     "invoice_view",
@@ -101,11 +105,15 @@ def _pieces_of(
     events = events_by_lease(leases)
     if rates is None:
         rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
-    refunds = refunds_of(leases, events)
+    refunds, discounts = refunds_of(leases, events), discounts_of(leases, events, now=now)
     found: dict[int, list[Piece] | None] = {}
+    months = Months()
     for lease in leases:
         try:
-            parts = pieces(active_intervals(events[lease.pk]), rates[lease.flavor.device_model_id], now=now)
+            own = rates[lease.flavor.device_model_id]
+            parts = pieces(
+                active_intervals(events[lease.pk]), own, months=months, now=now, spans=discounts[lease.pk]
+            )
             found[lease.pk] = refunded(parts, refunds.get(lease.pk))
         except Conflict:
             found[lease.pk] = None
@@ -152,8 +160,17 @@ def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:
             rate.valid.upper is None or now < rate.valid.upper
         ):
             price = lowered(rate.micro_per_hour, lease.price_milli)
-            return int(exact_micro(lease.share_milli * 3600, price))
+            return int(
+                exact_micro(lease.share_milli * 3600, discounted_price(price, discounts_at([lease], now)[0]))
+            )
     return None
+
+
+def discounts_at(leases: Sequence[Lease], now: datetime) -> list[Discount | None]:
+    """Return the discount that each lease has at an instant, None where it has none; at most two queries."""
+    second = timedelta(seconds=1)
+    wanted = [DiscountWanted(ls.team_id, ls.is_preemptible, now, now + second) for ls in leases]
+    return [spans[0].discount if spans else None for spans in discounts_over(wanted)]
 
 
 def _totals(team: Team, period: BillingPeriod) -> list[UsageTotal]:
@@ -261,7 +278,7 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
 def line_usage(team: Team, period: BillingPeriod, key: str) -> QuerySet[UsageRecord]:
     """Return the usage records behind a line, by the ``key`` its view carries; none for an unknown one."""
     rows = UsageRecord.objects.select_related(
-        "lease__user", "lease__flavor__device_model", "late_for", "refund"
+        "lease__user", "lease__flavor__device_model", "late_for", "refund", "discount"
     ).order_by("pk")
     if Invoice.objects.filter(team=team, period=period, is_issued=True).exists():
         position = int(key) if key.isdecimal() and len(key) <= 9 else 0
@@ -319,7 +336,7 @@ def open_time(
             p
             for p in parts
             if not any(span.lower <= p.stretch.starts_at < span.upper for span in known[lease.pk])
-            and month_bounds(p.stretch.starts_at)[0] == period.starts_at
+            and period.starts_at <= p.stretch.starts_at < period.ends_at
         ]
         if open_parts:
             found.append((lease, open_parts))

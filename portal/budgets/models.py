@@ -36,7 +36,7 @@ class SpendBasis(models.TextChoices):
 class TeamBudget(models.Model):
     """What a team and those below it may spend: in each month of its time, or in all of it together.
 
-    ``starts_on`` and ``ends_before`` are first days of months in UTC; without an end it goes on. Micro-units of the
+    ``starts_on`` and ``ends_before`` are first days of months; without an end it goes on. Micro-units of the
     installation's currency.
     """
 

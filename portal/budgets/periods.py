@@ -1,58 +1,56 @@
-"""The months that a budget counts together: whole months in UTC."""
+"""The months that a budget counts together: whole months, as invoices have them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime
 
 from portal.budgets.models import TeamBudget
+from portal.common.months import Months, next_month
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStretch:
-    """A stretch of whole months, ``since`` included and ``until`` not."""
+    """A stretch of whole months, ``since`` included and ``until`` not, with its first instant and the one after it."""
 
     since: date
     until: date
-
-    @property
-    def starts_at(self) -> datetime:
-        """Return its first instant."""
-        return datetime.combine(self.since, time(), tzinfo=UTC)
-
-    @property
-    def ends_at(self) -> datetime:
-        """Return the first instant after it."""
-        return datetime.combine(self.until, time(), tzinfo=UTC)
+    starts_at: datetime
+    ends_at: datetime
 
 
-def next_month(first: date) -> date:
-    """Return the first day of the month after that of ``first``."""
-    return date(first.year + first.month // 12, first.month % 12 + 1, 1)
+def stretch_of(since: date, until: date, months: Months) -> BudgetStretch:
+    """Return the months from the one that begins on ``since`` to the one before ``until``."""
+    return BudgetStretch(since, until, months.start(since), months.start(until))
 
 
 def month_start(at: datetime) -> date:
-    """Return the first day of an instant's month in UTC."""
-    return at.astimezone(UTC).date().replace(day=1)
+    """Return the first day of an instant's month."""
+    return Months().of(at)
 
 
-def stretch_at(budget: TeamBudget, at: datetime) -> BudgetStretch | None:
+def stretch_at(budget: TeamBudget, at: datetime, months: Months) -> BudgetStretch | None:
     """Return what a budget counts together at an instant: that month, or all of its time; None outside of it."""
-    month = month_start(at)
+    return _stretch_in(budget, months.of(at), months)
+
+
+def _stretch_in(budget: TeamBudget, month: date, months: Months) -> BudgetStretch | None:
     if month < budget.starts_on or (budget.ends_before is not None and month >= budget.ends_before):
         return None
     if budget.is_monthly:
-        return BudgetStretch(month, next_month(month))
+        return stretch_of(month, next_month(month), months)
     assert budget.ends_before is not None
-    return BudgetStretch(budget.starts_on, budget.ends_before)
+    return stretch_of(budget.starts_on, budget.ends_before, months)
 
 
-def stretches_between(budget: TeamBudget, since: datetime, until: datetime) -> Iterator[BudgetStretch]:
+def stretches_between(
+    budget: TeamBudget, since: datetime, until: datetime, months: Months
+) -> Iterator[BudgetStretch]:
     """Yield what a budget counts together of the time from ``since`` to ``until``, the first stretch first."""
-    month, seen = month_start(since), None
-    while datetime.combine(month, time(), tzinfo=UTC) < until:
-        found = stretch_at(budget, datetime.combine(month, time(), tzinfo=UTC))
+    month, seen = months.of(since), None
+    while months.start(month) < until:
+        found = _stretch_in(budget, month, months)
         if found is not None and found != seen:
             yield found
             seen = found

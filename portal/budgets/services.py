@@ -14,9 +14,10 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.budgets.models import BudgetAction, BudgetThreshold, SpendBasis, TeamBudget
-from portal.budgets.periods import month_start, next_month
+from portal.budgets.periods import month_start
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.common.months import next_month
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
-from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
 from django.db import models
 from django.db.models import F, Func, Q
 from django.utils.translation import get_language
 
 from portal.fleet.models import DeviceModel, Mode
+from portal.teams.models import Team
 
 
 class Flavor(models.Model):
@@ -138,3 +140,43 @@ class Rate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.device_model} {self.micro_per_hour}"
+
+
+class Discount(models.Model):
+    """What leases pay less of the price while ``valid``: ``off_milli`` thousandths, of which the largest counts.
+
+    For ``team`` and those below it, None for everybody; for preemptible leases only; on ``days`` (0 is Monday) from
+    one minute of the day until before another, into the next day where it ends before it begins, as clocks show it
+    in ``zone``; no days are all times. Once begun it can only be given an end.
+    """
+
+    name = models.CharField(max_length=60)
+    off_milli = models.PositiveSmallIntegerField()
+    team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="discounts")
+    only_preemptible = models.BooleanField(default=False)
+    days = ArrayField(models.PositiveSmallIntegerField(), default=list)
+    from_minute = models.PositiveSmallIntegerField(default=0)
+    to_minute = models.PositiveSmallIntegerField(default=0)
+    zone = models.CharField(max_length=60, default="UTC")
+    valid = DateTimeRangeField()
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["valid", "id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(off_milli__gte=1, off_milli__lte=1000), name="discount_is_a_part"
+            ),
+            models.CheckConstraint(
+                condition=Q(days=[])
+                | Q(days__contained_by=[0, 1, 2, 3, 4, 5, 6], from_minute__lt=1440, to_minute__lte=1440)
+                & ~Q(from_minute=F("to_minute")),
+                name="discount_hours_sane",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

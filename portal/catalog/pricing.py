@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
 
-from portal.catalog.models import Flavor, Rate
+from portal.catalog.discounts import DiscountSpan, DiscountWanted, discounts_over
+from portal.catalog.models import Discount, Flavor, Rate
 from portal.common.errors import Conflict
 from portal.common.rows import Rows
 
@@ -27,6 +28,7 @@ class Quote:
     """A price before asking, in micro-units, rounded to the cent; ``hourly_micro`` at the first rate.
 
     ``hold_micro`` is the same rounded up: what a wallet holds, so that the price is always covered.
+    ``usual_micro`` is what it would be without ``discounts``, in the order in which they begin to apply.
     """
 
     amount_micro: int
@@ -34,20 +36,27 @@ class Quote:
     hourly_micro: int
     currency: str
     rates: tuple[int, ...]
+    usual_micro: int
+    discounts: tuple[Discount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RateInterval:
-    """Part of an interval under one rate: whole seconds ``[starts_at, ends_at)``."""
+    """Part of an interval under one rate and discount: whole seconds ``[starts_at, ends_at)``."""
 
     rate: Rate
     starts_at: datetime
     ends_at: datetime
+    discount: Discount | None = None
 
     @property
     def seconds(self) -> int:
         """Return the length in whole seconds."""
         return int((self.ends_at - self.starts_at).total_seconds())
+
+    def price(self, price_milli: int) -> int:
+        """Return what is paid of the hourly price of a whole device, in micro-units."""
+        return discounted_price(lowered(self.rate.micro_per_hour, price_milli), self.discount)
 
 
 def exact_micro(share_milli_seconds: int, micro_per_hour: int) -> Fraction:
@@ -58,6 +67,11 @@ def exact_micro(share_milli_seconds: int, micro_per_hour: int) -> Fraction:
 def lowered(micro_per_hour: int, price_milli: int) -> int:
     """Return what so many thousandths of an hourly price are, rounded down to a micro-unit."""
     return micro_per_hour * price_milli // 1000
+
+
+def discounted_price(micro_per_hour: int, discount: Discount | None) -> int:
+    """Return an hourly price less a discount, rounded down to a micro-unit."""
+    return micro_per_hour if discount is None else lowered(micro_per_hour, 1000 - discount.off_milli)
 
 
 def to_minor(amount: Fraction) -> int:
@@ -109,16 +123,39 @@ def cut_known(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> 
     return found
 
 
+def discounted(parts: Sequence[RateInterval], spans: Sequence[DiscountSpan]) -> list[RateInterval]:
+    """Cut parts where discounts begin and end; ``spans`` are in order and cover them, none where there are none."""
+    if not spans:
+        return list(parts)
+    return [
+        RateInterval(
+            part.rate, max(part.starts_at, span.starts_at), min(part.ends_at, span.ends_at), span.discount
+        )
+        for part in parts
+        for span in spans
+        if span.starts_at < part.ends_at and part.starts_at < span.ends_at
+    ]
+
+
 def quote(
-    flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime, price_milli: int = 1000
+    flavor: Flavor,
+    *,
+    team_id: int,
+    count: int,
+    duration_s: int,
+    starts_at: datetime,
+    price_milli: int = 1000,
+    is_preemptible: bool = False,
 ) -> Quote:
-    """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost.
+    """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost a team.
 
     ``price_milli`` is what is paid of the price, in thousandths (see ``paid_milli``).
     """
     begin = starts_at.replace(microsecond=0)
+    end = begin + timedelta(seconds=duration_s)
+    spans = discounts_over([DiscountWanted(team_id, is_preemptible, begin, end)])[0]
     return _quote(
-        stretches(flavor.device_model_id, begin, begin + timedelta(seconds=duration_s)),
+        discounted(stretches(flavor.device_model_id, begin, end), spans),
         flavor.share_milli * count,
         price_milli,
     )
@@ -137,22 +174,26 @@ def quote_at(
     duration_s: int,
     starts_at: datetime,
     price_milli: int = 1000,
+    spans: Sequence[DiscountSpan] = (),
 ) -> Quote:
-    """Return the same from rates at hand, sorted by time."""
+    """Return the same from rates at hand, sorted by time, and the discounts of all of that time."""
     begin = starts_at.replace(microsecond=0)
     parts = cut(rates, begin, begin + timedelta(seconds=duration_s))
-    return _quote(parts, flavor.share_milli * count, price_milli)
+    return _quote(discounted(parts, spans), flavor.share_milli * count, price_milli)
 
 
 def _quote(parts: Sequence[RateInterval], share: int, price_milli: int) -> Quote:
-    prices = [lowered(p.rate.micro_per_hour, price_milli) for p in parts]
-    amount = sum(
-        (exact_micro(share * p.seconds, price) for p, price in zip(parts, prices, strict=True)), Fraction(0)
+    amount = sum((exact_micro(share * p.seconds, p.price(price_milli)) for p in parts), Fraction(0))
+    usual = sum(
+        (exact_micro(share * p.seconds, lowered(p.rate.micro_per_hour, price_milli)) for p in parts),
+        Fraction(0),
     )
     return Quote(
         amount_micro=to_minor(amount),
         hold_micro=-(-amount // MINOR_MICRO) * MINOR_MICRO,
-        hourly_micro=int(exact_micro(share * 3600, prices[0])),
+        hourly_micro=int(exact_micro(share * 3600, parts[0].price(price_milli))),
         currency=parts[0].rate.card.currency,
-        rates=tuple(p.rate.pk for p in parts),
+        rates=tuple(dict.fromkeys(p.rate.pk for p in parts)),
+        usual_micro=to_minor(usual),
+        discounts=tuple(dict.fromkeys(p.discount for p in parts if p.discount is not None)),
     )

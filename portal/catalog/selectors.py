@@ -6,6 +6,9 @@ from datetime import datetime
 from django.utils.translation import get_language
 
 from portal.catalog.models import Flavor, Rate
+from portal.common.rows import Rows
+
+_RATES = Rows(Rate, "card")
 
 
 def shown_names(copied: Iterable[str]) -> dict[str, str]:
@@ -21,5 +24,8 @@ def shown_names(copied: Iterable[str]) -> dict[str, str]:
 
 def rates_now(model_ids: Iterable[int], *, now: datetime) -> dict[int, Rate]:
     """Return the price in force for each device model that has one."""
-    rows = Rate.objects.filter(card__is_default=True, device_model__in=list(model_ids), valid__contains=now)
-    return {rate.device_model_id: rate for rate in rows.select_related("card")}
+    rows = _RATES.where(
+        "card.is_default AND it.device_model_id = ANY(%s) AND it.valid @> %s::timestamptz",
+        [list(model_ids), now],
+    )
+    return {rate.device_model_id: rate for rate in rows}

@@ -91,11 +91,9 @@ def make(
     as_json: Json = False,
 ) -> None:
     """Give a team a budget. For finance and admins of a team above."""
-    from datetime import UTC, datetime
-
     body = {
         "amount": amount,
-        "first_month": begin or f"{datetime.now(tz=UTC):%Y-%m}",
+        "first_month": begin or "this",
         "last_month": until or None,
         "is_monthly": not whole,
         "thresholds": [_read(text) for text in at or ()],

@@ -23,9 +23,7 @@ def capacity(
     as_json: Json = False,
 ) -> None:
     """Show where each device's hours of a month went. For finance and operators."""
-    from datetime import UTC, datetime
-
-    path = f"periods/{quote(month, safe='') or format(datetime.now(tz=UTC), '%Y-%m')}/capacity/"
+    path = f"periods/{quote(month, safe='') or 'this'}/capacity/"
     with api() as portal:
         found = portal.get(f"{path}{quote(device, safe='')}/" if device else path)
     if as_json:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -14,6 +16,10 @@ from portal.cli.config import Config
 
 TIMEOUT_S = 30.0
 TRIES = 3
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+SLOWER_S = 5  # what “slow_down” asks for
+LONGEST_NAME = 60
+sleep = time.sleep  # a test puts its own here
 transport: httpx.BaseTransport | None = None  # a test puts the application itself here
 
 
@@ -109,6 +115,8 @@ class ApiClient:
             answer = self.http.post(page, data=form, headers={"Referer": page})
             if answer.status_code != 302:
                 raise RefusedError(_no_sign_in(answer.status_code))
+            if answer.headers.get("Location", "").startswith("/second-step/"):
+                raise RefusedError(_NEEDS_CODE)
             headers = {"X-CSRFToken": self._proof(), "Referer": page}
             body = {"name": token_name, "scopes": ["admin"], "days": days}
             made = _decoded(self.http.post(f"{at}/api/v1/tokens/", json=body, headers=headers))
@@ -116,6 +124,35 @@ class ApiClient:
         except httpx.HTTPError as error:
             raise UnreachableError(str(error)) from error
         return str(made["secret"])
+
+    def sign_in_by_code(self, *, days: int, tell: Callable[[str], None]) -> str:
+        """Tell of a code, wait until it is approved in a browser (RFC 8628), and return the secret of the new token."""
+        name = f"berth on {platform.node() or 'a terminal'}"[:LONGEST_NAME]
+        begun = _granted(self._oauth("device/", {"client_id": "berth-cli", "name": name, "days": str(days)}))
+        tell(f"Open {begun['verification_uri_complete']}")
+        tell(
+            f"and approve the code {begun['user_code']}. It is good for {begun['expires_in'] // 60} minutes."
+        )
+        interval, code = int(begun["interval"]), str(begun["device_code"])
+        while True:
+            sleep(interval)
+            form = {"grant_type": DEVICE_GRANT, "device_code": code, "client_id": "berth-cli"}
+            found = self._oauth("token/", form)
+            if found.get("error") == "slow_down":
+                interval += SLOWER_S
+            elif found.get("error") != "authorization_pending":
+                return str(_granted(found)["access_token"])
+
+    def _oauth(self, path: str, form: dict[str, str]) -> dict[str, Any]:
+        """Return the answer of OAuth's calls, an error among them: a dict with ``error``. Raises UnreachableError."""
+        try:
+            answer = self.http.post(f"{self.config.url}/oauth/{path}", data=form)
+            found = answer.json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise UnreachableError(str(error) or type(error).__name__) from error
+        if not isinstance(found, dict):
+            raise UnreachableError("this does not look like a Berth portal")
+        return found
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
         base = f"{self.config.url}/api/v1/"
@@ -141,10 +178,23 @@ def _decoded(response: httpx.Response, *, expect_json: bool = True) -> Any:
     )
 
 
+def _granted(found: dict[str, Any]) -> dict[str, Any]:
+    if "error" in found:
+        said = str(found.get("error_description") or found["error"])
+        raise RefusedError({"detail": said, "next": "Run “berth login” again."})
+    return found
+
+
+_NEEDS_CODE = {
+    "detail": "This account needs a code beside the password.",
+    "next": "Run “berth login” without --user and approve it in the browser.",
+}
+
+
 def _no_sign_in(status: int) -> dict[str, str]:
     if status == 429:
         return {"detail": "Too many tries.", "next": "Wait a minute, then try again."}
     return {
         "detail": "Name and password do not fit together.",
-        "next": "Check both, or use “berth login --token”.",
+        "next": "Check both, or run “berth login” without --user.",
     }

@@ -79,9 +79,24 @@ def change(
         float | None, typer.Option(min=0, help="GPU-hours above which a request needs an approval.")
     ] = None,
     no_approval: Annotated[bool, typer.Option("--unapproved", help="Nothing needs an approval.")] = False,
+    second: Annotated[
+        float | None,
+        typer.Option(
+            "--second-approval",
+            min=-1,
+            help="GPU-hours above which two people approve, one of a team above; -1: one is enough.",
+        ),
+    ] = None,
+    time_out: Annotated[
+        float | None,
+        typer.Option(min=-1, help="Hours a request waits for a decision; -1: until somebody decides."),
+    ] = None,
+    then: Annotated[
+        str | None, typer.Option(help="What becomes of it when nobody decides: remind, reject or approve.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change a team's name, cost centre or approval threshold; what is left out stays as it is."""
+    """Change a team's name, cost centre or rules of approvals; what is left out stays as it is."""
     body: dict[str, Any] = {}
     if name is not None:
         body["name"] = name
@@ -91,6 +106,12 @@ def change(
         body["approval_above_gpu_seconds"] = round(approval * 3600)
     if no_approval:
         body["approval_above_gpu_seconds"] = None
+    if second is not None:
+        body["second_approval_above_gpu_seconds"] = None if second < 0 else round(second * 3600)
+    if time_out is not None:
+        body["approval_time_out_s"] = None if time_out < 0 else round(time_out * 3600)
+    if then is not None:
+        body["approval_time_out_then"] = then
     with api() as portal:
         done = portal.put(f"teams/{quote(slug, safe='') or '-'}/", body)
     if as_json:
@@ -98,6 +119,10 @@ def change(
         return
     above = done["approval_above_gpu_seconds"]
     said = "nothing needs an approval" if above is None else f"approval above {above / 3600:g} GPU-hours"
+    if done["second_approval_above_gpu_seconds"] is not None:
+        said += f", a second one above {done['second_approval_above_gpu_seconds'] / 3600:g}"
+    if done["approval_time_out_s"] is not None:
+        said += f"; after {done['approval_time_out_s'] / 3600:g} hours: {done['approval_time_out_then']}"
     output.say(f"{done['name']}: {said}.")
 
 

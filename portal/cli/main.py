@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from portal.cli import (
+    announcements,
     apps,
     artifacts,
     availability,
@@ -20,11 +21,16 @@ from portal.cli import (
     capacity,
     config,
     contacts,
+    discounts,
     fair_share,
     forecasts,
     formatting,
     health,
+    idle,
+    invitations,
     jobs,
+    labels,
+    mailings,
     nodes,
     notes,
     offers,
@@ -36,6 +42,7 @@ from portal.cli import (
     refunds,
     reports,
     requests,
+    second_factor,
     sessions,
     setup,
     show,
@@ -46,6 +53,7 @@ from portal.cli import (
     utilisation,
     wallets,
     watch,
+    workshops,
     zones,
 )
 from portal.cli.command import Json, api, guarded
@@ -78,17 +86,16 @@ def login(
     url: Annotated[str, typer.Option(help="Address of the portal.")] = "",
     token: Annotated[str, typer.Option(help="A token made under API tokens; “-” reads it from stdin.")] = "",
     user: Annotated[
-        str, typer.Option(help="Sign in under this name instead; the password is asked for.")
+        str,
+        typer.Option(help="Sign in under this name instead of in the browser; the password is asked for."),
     ] = "",
-    days: Annotated[int, typer.Option(min=1, max=90, help="With --user: days the new token lives.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=90, help="Days the new token lives.")] = 30,
 ) -> None:
-    """Keep an address and a token for the next commands, after trying them."""
+    """Sign in: shows a link and a code to approve in a browser, and keeps the token for the next commands."""
     at = (url or config.load(os.environ).url).rstrip("/")
     if not at.startswith(("http://", "https://")):
         raise typer.BadParameter("give the address with http:// or https://", param_hint="--url")
     secret = sys.stdin.readline().strip() if token == "-" else token  # noqa: S105 (a dash)
-    if not secret and not user:
-        user = typer.prompt(f"Name at {at} (empty: paste a token)", default="", show_default=False, err=True)
     if not secret:
         secret = _from_person(at, user, days)
     with api(config.Config(at, secret)) as portal:
@@ -98,9 +105,10 @@ def login(
 
 
 def _from_person(at: str, user: str, days: int) -> str:
-    """Return a token that the person pastes, or one made with name and password."""
+    """Return a token approved in the browser, or one made with name and password."""
     if not user:
-        return str(typer.prompt("Token", hide_input=True, err=True)).strip()
+        with api(config.Config(at, "")) as portal:
+            return portal.sign_in_by_code(days=days, tell=output.say)
     password = typer.prompt("Password", hide_input=True, err=True)
     with api(config.Config(at, "")) as portal:
         return portal.sign_in(user, password, token_name="berth command line", days=days)  # noqa: S106 (a label)
@@ -173,6 +181,7 @@ def invariants(as_json: Json = False) -> None:
 
 
 app.command("request")(requests.request)
+app.command("upload")(requests.upload)
 app.command("list")(show.list_work)
 app.command("show")(show.show)
 app.command("receipt")(show.receipt)
@@ -212,24 +221,33 @@ app.command("calendar")(calendar.calendar)
 app.command("reserve")(calendar.reserve)
 app.add_typer(setup.app, name="setup")
 app.add_typer(people.app, name="person")
+app.add_typer(invitations.app, name="invitation")
 app.add_typer(offers.flavor, name="flavor")
 app.add_typer(offers.price, name="price")
 app.add_typer(calendar.reservation, name="reservation")
+app.add_typer(workshops.app, name="workshop")
 app.add_typer(calendar.maintenance, name="maintenance")
+app.add_typer(announcements.app, name="announce")
 app.add_typer(forecasts.app, name="forecast")
 app.add_typer(sessions.app, name="session")
+app.add_typer(second_factor.app, name="second-factor")
 app.add_typer(ssh.app, name="ssh-key")
 app.add_typer(sso.app, name="sso")
 app.add_typer(templates.app, name="template")
 app.add_typer(contacts.app, name="contact")
 app.add_typer(periods.app, name="period")
 app.add_typer(notes.app, name="note")
+app.add_typer(discounts.app, name="discount")
 app.add_typer(refunds.app, name="refund")
+app.add_typer(labels.project, name="project")
+app.add_typer(labels.label, name="label")
 app.add_typer(reports.app, name="report")
+app.add_typer(mailings.app, name="mailing")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")
 app.add_typer(fair_share.app, name="team")
 app.add_typer(policies.app, name="policy")
+app.add_typer(idle.app, name="idle")
 app.add_typer(budgets.app, name="budget")
 app.add_typer(wallets.app, name="wallet")
 app.add_typer(quotas.quota, name="quota")

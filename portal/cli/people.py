@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import formatting, output
+from portal.cli import formatting, output, zones
 from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(help="Add people and give them roles.", no_args_is_help=True, rich_markup_mode=None)
@@ -22,10 +22,15 @@ def list_people(team: Of, as_json: Json = False) -> None:
     """List the roles held on a team itself."""
     with api() as portal:
         rows = portal.get(f"teams/{_safe(team)}/members/")["results"]
-    cells = [(r["username"], r["display_name"], r["role"], formatting.when(r["since"])) for r in rows]
-    output.listing(
-        rows, ("NAME", "SHOWN AS", "ROLE", "SINCE"), cells, empty="Nobody holds a role here.", as_json=as_json
-    )
+    cells = [
+        (
+            r["username"], r["display_name"], r["role"], formatting.when(r["since"]),
+            formatting.when(r["ends_at"]) if r["ends_at"] else "",
+        )
+        for r in rows
+    ]  # fmt: skip
+    columns = ("NAME", "SHOWN AS", "ROLE", "SINCE", "UNTIL")
+    output.listing(rows, columns, cells, empty="Nobody holds a role here.", as_json=as_json)
 
 
 @app.command("add")
@@ -55,14 +60,24 @@ def link(name: Name, as_json: Json = False) -> None:
 
 @app.command("give")
 @guarded
-def give(name: Name, team: Of, role: Role = "researcher", as_json: Json = False) -> None:
-    """Give somebody who has an account a role in a team."""
+def give(
+    name: Name,
+    team: Of,
+    role: Role = "researcher",
+    end: Annotated[
+        str, typer.Option("--until", help="When it ends by itself, e.g. 2026-09-30T18:00; default: no end.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Give somebody who has an account a role in a team; a role that they have gets the end named."""
+    body = {"username": name, "role": role, **({"ends_at": zones.instant(end, "--until")} if end else {})}
     with api() as portal:
-        made = portal.post(f"teams/{_safe(team)}/members/", {"username": name, "role": role})
+        made = portal.post(f"teams/{_safe(team)}/members/", body)
     if as_json:
         output.out_json(made)
         return
-    output.say(f"{made['username']} is {made['role']} in {team}.")
+    until = f" until {formatting.when(made['ends_at'])}" if made["ends_at"] else ""
+    output.say(f"{made['username']} is {made['role']} in {team}{until}.")
 
 
 @app.command("take")

@@ -75,6 +75,32 @@ def rehearse(month: Month, as_json: Json = False) -> None:
     )  # fmt: skip
 
 
+@app.command("zone")
+@guarded
+def zone(
+    name: Annotated[
+        str, typer.Argument(metavar="ZONE", help="Such as Europe/Berlin; left out: show it.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option("--from", help="The first month in it, as YYYY-MM (default: the first unused one).")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Show the time zone in which months begin and end, or set it. Finance."""
+    with api() as portal:
+        found = (
+            portal.put("month-zone/", {"zone": name, "since": since or None})
+            if name
+            else portal.get("month-zone/")
+        )
+    if as_json:
+        output.out_json(found)
+        return
+    output.out(found["zone"])
+    if found["planned"]:
+        output.say(f"{found['planned']['zone']} from {found['planned']['since']} on.")
+
+
 @app.command("close")
 @guarded
 def close(

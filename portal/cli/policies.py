@@ -15,6 +15,7 @@ from portal.cli.command import Json, api, guarded
 app = typer.Typer(help="See and change the rules of a cycle.", no_args_is_help=True, rich_markup_mode=None)
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As “berth policy list” shows it.")]
 File = Annotated[str, typer.Argument(metavar="FILE", help="Rules as JSON; “-” reads them from stdin.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Note = Annotated[str, typer.Option(help="Why; it stands in the list of versions.")]
 MOST_BYTES = 1_000_000
 
@@ -118,9 +119,16 @@ def check(
     _changes(found["changes"])
     if not preview:
         return
-    tried = found["preview"]
+    told_for_whom(found["preview"], as_json=False)
+
+
+def told_for_whom(tried: Any, as_json: bool) -> None:
+    """Print whom other rules, or another quota, would affect; None is a trial without a snapshot."""
+    if as_json:
+        output.out_json(tried)
+        return
     if tried is None:
-        output.say("There is no snapshot of the queue to try them on yet.")
+        output.say("There is no snapshot of the queue to try it on yet.")
         return
     counts = tried["counts"]
     output.facts(
@@ -130,9 +138,16 @@ def check(
             ("would no longer start", counts["would_not_start"]),
             ("move up", counts["sooner"]),
             ("move down", counts["later"]),
+            ("blocked by quota", counts["blocked"]),
             ("leases told to go", f"{tried['preemptions_was']} → {tried['preemptions_now']}"),
         )
     )
+    if tried["teams"]:
+        keys = ("team", "would_start", "would_not_start", "sooner", "later", "blocked")
+        cells = [tuple(row[key] for key in keys) for row in tried["teams"]]
+        output.table(("TEAM", "START", "NO LONGER", "UP", "DOWN", "BLOCKED"), cells, empty="")
+    for row in tried["would_preempt"]:
+        output.say(f"  {row['lease']} {row['name']} ({row['team']}) would be told to go.")
 
 
 @app.command()
@@ -142,12 +157,15 @@ def save(
     name: Annotated[str, typer.Option(help="Name of the rules (default: as in the active version).")] = "",
     note: Note = "",
     draft: Annotated[bool, typer.Option("--draft", help="Keep it, but do not activate it.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Save rules as a new version and activate it."""
+    """Save rules as a new version and activate it; on a terminal it first says for whom it changes what."""
     body = read_json(file)
     with api() as portal:
         active = _active(portal)
+        if not draft:
+            _confirm(portal, body, yes)
         given = {
             "name": name or active["name"], "body": body, "note": note,
             "based_on": active["version"], "is_active": not draft,
@@ -158,21 +176,39 @@ def save(
 
 @app.command()
 @guarded
-def activate(version: Version, as_json: Json = False) -> None:
+def activate(version: Version, yes: Yes = False, as_json: Json = False) -> None:
     """Activate a stored version, for instance a draft."""
     with api() as portal:
+        _confirm(portal, portal.get(f"policies/{version}/")["body"], yes)
         found = portal.post(f"policies/{version}/activate/", {"based_on": _active(portal)["version"]})
     _told(found, as_json)
 
 
 @app.command()
 @guarded
-def rollback(version: Version, note: Note = "", as_json: Json = False) -> None:
+def rollback(version: Version, note: Note = "", yes: Yes = False, as_json: Json = False) -> None:
     """Go back to the rules of an old version; they become a new one."""
     with api() as portal:
+        _confirm(portal, portal.get(f"policies/{version}/")["body"], yes)
         given = {"based_on": _active(portal)["version"], "note": note}
         found = portal.post(f"policies/{version}/roll-back/", given)
     _told(found, as_json)
+
+
+def _confirm(portal: Any, body: Any, yes: bool) -> None:
+    """On a terminal, say what the rules change and for whom, and ask; scripts are not asked."""
+    if yes or not sys.stdin.isatty():
+        return
+    from portal.cli.client import RefusedError
+
+    try:
+        found = portal.post("policies/check/", {"body": body, "preview": True})
+    except RefusedError as no:  # an older version may name what is offered no more, and may decide again
+        output.say(str(no))
+    else:
+        _changes(found["changes"])
+        told_for_whom(found["preview"], as_json=False)
+    typer.confirm("Activate these rules?", abort=True, err=True)
 
 
 def _active(portal: Any) -> dict[str, Any]:

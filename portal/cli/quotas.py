@@ -9,6 +9,7 @@ import typer
 
 from portal.cli import formatting, output, zones
 from portal.cli.command import Json, api, guarded
+from portal.cli.policies import told_for_whom
 
 MILLI = 1000
 quota = typer.Typer(help="See and set a team's quota.", no_args_is_help=True, rich_markup_mode=None)
@@ -44,6 +45,7 @@ def set_quota(
     lend_all: Annotated[bool, typer.Option("--all", help="Lend all it does not use.")] = False,
     cohort_id: Annotated[int | None, typer.Option("--cohort", min=1, help="Put it into this cohort.")] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Take it out of its cohort.")] = False,
+    dry: Annotated[bool, typer.Option("--preview", help="Only say whom it would affect.")] = False,
     as_json: Json = False,
 ) -> None:
     """Set a team's quota in devices; what is left out stays as it is."""
@@ -60,6 +62,9 @@ def set_quota(
             body["lending_milli"] = None if lend_all or lending is None else round(lending * MILLI)
         if alone or cohort_id is not None:
             body["cohort_id"] = None if alone else cohort_id
+        if dry:
+            told_for_whom(portal.post(f"{path}preview/", body)["preview"], as_json)
+            return
         found = portal.put(path, body, match=f'"{was["version"]}"')
     if as_json:
         output.out_json(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +24,8 @@ KINDS = {"csv": "lines.csv", "xlsx": "lines.xlsx", "focus": "focus.csv", "pdf": 
 def show(
     month: Month = "",
     by: Annotated[
-        str, typer.Option(help="Rows: team, cost_centre, person, flavor or device_model.")
+        str,
+        typer.Option(help="Rows: team, cost_centre, project, person, flavor, device_model or tag:NAME."),
     ] = "team",
     team: OfTeam = "",
     person: OfPerson = "",
@@ -46,7 +46,44 @@ def show(
     ]
     cells.append(("TOTAL", found["total"]["leases"], *_amounts(found["total"])))
     before = found["compared_with"] or "MONTH BEFORE"
-    columns = (by.replace("_", " ").upper(), "LEASES", "GPU-HOURS", "AMOUNT", "ACCRUING", before)
+    columns = (
+        by.removeprefix("tag:").replace("_", " ").upper(),
+        "LEASES",
+        "GPU-HOURS",
+        "AMOUNT",
+        "ACCRUING",
+        before,
+    )
+    output.table(columns, cells, empty="")
+
+
+@app.command("waste")
+@guarded
+def waste(
+    month: Month = "",
+    by: Annotated[str, typer.Option(help="Rows: team or person.")] = "team",
+    team: OfTeam = "",
+    as_json: Json = False,
+) -> None:
+    """Show what of a month's money bought nothing: held and idle, failed, unused memory, unused bookings."""
+    with api() as portal:
+        found = portal.get(f"reports/{_month(month)}/waste/", by=by, team=team)
+    if as_json:
+        output.out_json(found)
+        return
+    names = ("charged", "idle", "unmeasured", "failed", "memory", "unseen", "reserved")
+    rows = [(row["name"], row) for row in found["rows"]] + [("TOTAL", found["total"])]
+    cells = [(name, *(formatting.money(row[one]) for one in names)) for name, row in rows]
+    columns = (
+        by.upper(),
+        "CHARGED",
+        "IDLE",
+        "NOT MEASURED",
+        "FAILED",
+        "MEMORY",
+        "MEMORY UNKNOWN",
+        "UNUSED BOOKINGS",
+    )
     output.table(columns, cells, empty="")
 
 
@@ -80,4 +117,4 @@ def _amounts(row: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _month(month: str) -> str:
-    return quote(month or f"{datetime.now(tz=UTC):%Y-%m}", safe="") or "-"
+    return quote(month or "this", safe="") or "-"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote as quoted
 
@@ -10,6 +12,7 @@ import typer
 
 from portal.cli import formatting, output
 from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
+from portal.cli.labels import Tags, tags_of
 from portal.cli.request_options import (
     OPENED_BY,
     Grow,
@@ -71,6 +74,8 @@ def request(
     nodes: Nodes = 1,
     grow: Grow = 0,
     opens: Open = "",
+    project: Annotated[str, typer.Option(help="Code of a project; see “berth project list”.")] = "",
+    tags: Tags = [],  # noqa: B006 (typer reads it, nobody changes it)
     template: Annotated[
         str, typer.Option(help="What a template of your team asks for; see “berth template list”.")
     ] = "",
@@ -82,11 +87,12 @@ def request(
     """Ask for GPU time. With --wait: exit code 0 when active, 4 when still waiting at the end."""
     if sum((bool(flavor), bool(template), again)) != 1:
         raise typer.BadParameter("give a FLAVOR, --template or --again")
-    said = {"name": name, "purpose": purpose, "team": team, "opens": opens}
+    said = {"name": name, "purpose": purpose, "team": team, "opens": opens, "project": project}
     body: dict[str, Any] = {
         **{field: value for field, value in said.items() if value},
         **({"priority": priority} if priority != "normal" else {}),
         **({"count": count} if count != 1 else {}),
+        **({"tags": tags_of(tags)} if tags else {}),
         **wishes(work=work, preemptible=preemptible, least=least, start=start, nodes=nodes, grow=grow),
     }
     if flavor or hours or minutes or seconds:
@@ -104,6 +110,39 @@ def request(
         output.say(f"{made['id']} is {made['state']}. Waiting up to {formatting.span(timeout)}.")
         found = _await_active(portal, made["id"], timeout)
     _end_of_wait(found, as_json)
+
+
+@guarded
+def upload(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV file; “-” reads it from stdin.")],
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what each line would be.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask for all that a CSV file names, or for nothing where one line cannot be had."""
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}", param_hint="FILE") from error
+    with api() as portal:
+        found = portal.post(f"requests/bulk/{'preview/' if preview else ''}", {"csv": text})
+    if as_json:
+        output.out_json(found)
+        return
+    if not preview:
+        for made in found["results"]:
+            output.out(made["id"])
+        output.say(f"{len(found['results'])} asked for.")
+        return
+    cells = [
+        (
+            row["line"], row["flavor"], row["team"], formatting.money(row["quote"]) if row["quote"] else "",
+            "; ".join(row["faults"]) or row["state"],
+        )
+        for row in found["lines"]
+    ]  # fmt: skip
+    output.table(("LINE", "FLAVOR", "TEAM", "PRICE", "STATE"), cells, empty="")
+    if not found["is_ready"]:
+        raise typer.Exit(1)
 
 
 def last_asked(portal: Any) -> dict[str, Any]:
@@ -209,6 +248,13 @@ def quote(
                 "price",
                 f"{formatting.money(found['price'])} ({formatting.price(found['price_per_hour'])} an hour)",
             ),
+            *(
+                (
+                    "discount",
+                    f"{one['name']}, {one['percent']:g} % less ({formatting.money(found['usual_price'])} before)",
+                )
+                for one in found["discounts"]
+            ),
             ("start", "never" if found["is_impossible"] else starts),
             *((("budget", found["budget"]["sentence"]),) if found["budget"] else ()),
             *((("wallet", _wallet(found["wallet"])),) if found["wallet"] else ()),
@@ -280,19 +326,37 @@ def grow(
 
 Waiting = Annotated[
     str,
-    typer.Argument(metavar="ID", help="A request (req-…), a lease to extend (lse-…), a reservation (rsv-…)."),
+    typer.Argument(
+        metavar="ID",
+        help="A request (req-…), a lease to extend (lse-…), a reservation (rsv-…), a workshop (wks-…).",
+    ),
 ]
-KINDS = {"req": "requests/{}/", "lse": "leases/{}/extension/", "rsv": "reservations/{}/"}
+KINDS = {
+    "req": "requests/{}/",
+    "lse": "leases/{}/extension/",
+    "rsv": "reservations/{}/",
+    "wks": "workshops/{}/",
+}
 
 
 @guarded
 def approve(
     name: Waiting,
     note: Annotated[str, typer.Option(help="What whoever asked will read.")] = "",
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, max=1000, help="Let a request have only so many units.")
+    ] = 0,
+    hours: Annotated[
+        float, typer.Option(min=0, max=8784, help="Let a request run for only so many hours.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Approve what waits for your decision."""
-    _decide(name, "approve", note, as_json)
+    """Approve what waits for your decision, a request also with less than it asks for."""
+    less = {"count": count} if count else {}
+    less |= {"duration_s": round(hours * 3600)} if hours else {}
+    if less and not name.startswith("req-"):
+        raise typer.BadParameter("only a request (req-…) can be approved with less", param_hint="ID")
+    _decide(name, "approve", note, as_json, **less)
 
 
 @guarded
@@ -305,14 +369,19 @@ def reject(
     _decide(name, "reject", note, as_json)
 
 
-def _decide(name: str, verdict: str, note: str, as_json: bool) -> None:
+def _decide(name: str, verdict: str, note: str, as_json: bool, **less: int) -> None:
     kind = KINDS.get(name.partition("-")[0])
     if kind is None:
-        raise typer.BadParameter("name a request (req-…), a lease (lse-…) or a reservation (rsv-…)")
+        raise typer.BadParameter(
+            "name a request (req-…), a lease (lse-…), a reservation (rsv-…) or a workshop (wks-…)"
+        )
     with api() as portal:
-        found = portal.post(f"{kind.format(_part(name))}{verdict}/", {"note": note})
+        found = portal.post(f"{kind.format(_part(name))}{verdict}/", {"note": note, **less})
     if as_json:
         output.out_json(found)
+        return
+    if verdict == "approve" and found.get("state") == "awaiting_approval":
+        output.say(f"{found['id']}: approved by you, a second person approves it too.")
         return
     output.say(f"{found['id']}: {'approved' if verdict == 'approve' else 'rejected'}.")
 

@@ -306,11 +306,9 @@ def invoice(
     as_json: Json = False,
 ) -> None:
     """Show a team's invoice of a month, line by line."""
-    from datetime import UTC, datetime
-
     with api() as portal:
         slug = team or only_team(portal)
-        at = f"invoices/{_safe(slug)}/{_safe(month or f'{datetime.now(tz=UTC):%Y-%m}')}/"
+        at = f"invoices/{_safe(slug)}/{_safe(month or 'this')}/"
         if csv:
             output.out_text(portal.text(at + "csv/"))
             return

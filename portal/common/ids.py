@@ -28,9 +28,19 @@ def reservation_uid() -> str:
     return new_uid("rsv")
 
 
+def workshop_uid() -> str:
+    """Return a name for a workshop."""
+    return new_uid("wks")
+
+
 def template_uid() -> str:
     """Return a name for a template."""
     return new_uid("tpl")
+
+
+def announcement_uid() -> str:
+    """Return a name for an announcement."""
+    return new_uid("ann")
 
 
 def window_uid() -> str:

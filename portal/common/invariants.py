@@ -294,11 +294,12 @@ INVARIANTS = (
     ),
     Invariant(
         "usage_pays_its_price",
-        "Usage is priced at its rate, lowered to what the lease pays of it, and by the rule that refunds it.",
+        "Usage is priced at its rate, lowered to what the lease pays of it, by its discount, and by what refunds it.",
         """SELECT u.id FROM billing_usagerecord u JOIN catalog_rate r ON r.id = u.rate_id
            JOIN leases_lease l ON l.id = u.lease_id LEFT JOIN billing_refundrule f ON f.id = u.refund_id
-           WHERE u.micro_per_hour
-             <> r.micro_per_hour * l.price_milli / 1000 * (1000 - coalesce(f.credit_milli, 0)) / 1000
+           LEFT JOIN catalog_discount d ON d.id = u.discount_id
+           WHERE u.micro_per_hour <> r.micro_per_hour * l.price_milli / 1000
+             * (1000 - coalesce(d.off_milli, 0)) / 1000 * (1000 - coalesce(f.credit_milli, 0)) / 1000
            OR NOT f.valid @> l.ended_at""",
     ),
     Invariant(
@@ -380,6 +381,16 @@ INVARIANTS = (
            JOIN billing_invoice i ON i.id = n.invoice_id WHERE u.team_id <> i.team_id OR u.period_id <> i.period_id""",
     ),
     Invariant(
+        "seats_wait_for_their_people",
+        "A slice of a workshop starts once its person has come, in the team that asked for it.",
+        """SELECT r.uid FROM leases_leaserequest r LEFT JOIN leases_workshopseat s ON s.request_id = r.id
+           LEFT JOIN leases_workshop w ON w.id = s.workshop_id
+           WHERE (r.awaits_person AND s.claimed_at IS NOT NULL) OR w.team_id <> r.team_id OR s.user_id <> r.author_id
+           OR (s.id IS NOT NULL AND NOT r.awaits_person AND s.claimed_at IS NULL)
+           UNION ALL SELECT l.uid FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id
+           WHERE r.awaits_person AND (l.state NOT IN ('booked', 'ended') OR l.activated_at IS NOT NULL)""",
+    ),
+    Invariant(
         "secrets_are_digests",
         "Of a token only its SHA-256 is kept.",
         """SELECT 'api ' || id FROM accounts_apitoken WHERE octet_length(digest) <> 32
@@ -391,7 +402,8 @@ INVARIANTS = (
         "Every organisation has an operator who can sign in.",
         """SELECT t.slug FROM teams_team t WHERE t.parent_id IS NULL AND NOT EXISTS (
            SELECT 1 FROM teams_membership m JOIN accounts_user u ON u.id = m.user_id
-           WHERE m.team_id = t.id AND m.role = 'operator' AND u.is_active)""",
+           WHERE m.team_id = t.id AND m.role = 'operator' AND u.is_active
+             AND (m.ends_at IS NULL OR m.ends_at > now()))""",
     ),
 )
 

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 EVENTS = "berth:events"  # state changes: {"team", "lease", "request", "event", "state", "at", "user"}
 FRAMES = "berth:frames"  # one telemetry frame per node and second
 NODES = "berth:nodes"  # node names whose desired state rose
+LOGS = "berth:logs"  # output that was stored: {"job", "attempt", "size", "at"}
 QUIET_S = 15.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 Listener = Callable[[str, Any], None]
@@ -90,7 +91,9 @@ class Hub:
     """One subscription per event loop and the local listeners behind it."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, set[Listener]] = {EVENTS: set(), FRAMES: set(), NODES: set()}
+        self._listeners: dict[str, set[Listener]] = {
+            channel: set() for channel in (EVENTS, FRAMES, NODES, LOGS)
+        }
         self._channels = {wire_name(channel): channel for channel in self._listeners}
         self._watchers: set[Watcher] = set()
         self._task: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import date, datetime
 from functools import lru_cache
 
 from django.utils import timezone
@@ -34,6 +34,6 @@ def moment_of(text: object) -> str | None:
         return None
 
 
-def month(at: datetime) -> str:
-    """Return the billing month that begins at an instant, such as "November 2026": months are counted in UTC."""
-    return date_format(at.astimezone(UTC), "YEAR_MONTH_FORMAT")
+def month(first: date) -> str:
+    """Return the billing month that begins on a day, such as "November 2026"."""
+    return date_format(first, "YEAR_MONTH_FORMAT")

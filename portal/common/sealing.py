@@ -15,6 +15,7 @@ from django.conf import settings
 JOBS: Final = b"berth secrets of jobs 1"
 CONTACTS: Final = b"berth contact points 1"
 PROVIDERS: Final = b"berth identity providers 1"
+SECOND_FACTORS: Final = b"berth second factors 1"
 _NONCE: Final = 12
 
 

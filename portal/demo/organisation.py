@@ -50,9 +50,9 @@ class DemoTeam:
 
 TEAMS = (
     DemoTeam("northwind", "Northwind Labs", None, 0, None, "NW-000"),
-    DemoTeam("vision", "Vision", "northwind", 8_000, 24_000, "NW-110", 6_000, 400),
+    DemoTeam("vision", "Vision", "northwind", 8_000, 24_000, "NW-110", 7_500, 400),
     DemoTeam("perception", "Perception", "vision", 4_000, 20_000, "NW-111", 3_000, 400),
-    DemoTeam("segmentation", "Segmentation", "vision", 2_000, 8_000, "NW-112", 1_500, 200),
+    DemoTeam("segmentation", "Segmentation", "vision", 2_000, 8_000, "NW-112", 2_500, 200),
     DemoTeam("language", "Language", "northwind", 8_000, 24_000, "NW-120", 8_000, 400),
     DemoTeam("speech", "Speech", "language", 2_000, 6_000, "NW-121", 1_200, 200),
     DemoTeam("robotics", "Robotics", "northwind", 2_000, 1_500 + 1_000, "NW-130", 900, 100),

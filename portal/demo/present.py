@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 
 from portal.accounts.models import User
 from portal.fleet.models import Node
+from portal.leases.attendees import AttendeeList
 from portal.leases.maintenance import plan_window
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import RequestSpec, submit_request
 from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.leases.states import OPEN_REQUESTS
 from portal.leases.templates import save_template
+from portal.leases.workshops import WorkshopSpec, create_workshop
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
 
@@ -95,7 +97,7 @@ def make_present(teams: dict[str, Team], people: dict[str, User], now: datetime)
 
 
 def _make_plans(teams: dict[str, Team], people: dict[str, User], now: datetime) -> None:
-    """Plan what the calendar shows, a course that comes again and maintenance of a node, and keep templates."""
+    """Plan what the calendar shows, a course, a workshop and maintenance of a node, and keep templates."""
     bob, day = people["bob"], now.replace(minute=0, second=0, microsecond=0) + timedelta(days=1)
     create_reservation(
         team=teams["perception"],
@@ -105,6 +107,13 @@ def _make_plans(teams: dict[str, Team], people: dict[str, User], now: datetime) 
         now=now,
     )
     alice = people["alice"]
+    create_workshop(
+        team=teams["perception"],
+        rights=Rights(alice),
+        spec=WorkshopSpec("Tracking hands-on", "h100-1g", day.replace(hour=10), 2 * HOUR),
+        people=AttendeeList(ready=(alice, bob)),
+        now=now,
+    )
     for name, spec in TEMPLATES:
         save_template(
             team=teams["perception"], actor=alice, rights=Rights(alice), name=name, spec=spec, now=now

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -146,12 +147,12 @@ def prepare_database(*, own_server: bool, demo: bool, enrolment: Path, told: Pat
         _create_database()
     was_empty = not _has_tables()
     # On a server of others our programs of PostgreSQL may be of another version.
-    is_new, cache = own_server and was_empty, importlib.import_module("portal.embedded.schema_cache")
-    if is_new:
-        cache.restore(os.environ["DATABASE_URL"], os.environ)
-    manage("migrate", "--no-input", "--verbosity", "0")
-    if is_new:
-        cache.keep(os.environ["DATABASE_URL"], os.environ)
+    migrate = functools.partial(manage, "migrate", "--no-input", "--verbosity", "0")
+    if own_server and was_empty:
+        fill = importlib.import_module("portal.embedded.schema_cache").fill
+        fill(os.environ["DATABASE_URL"], os.environ, migrate)
+    else:
+        migrate()
     if demo and (was_empty or (own_server and not told.exists())):
         told.with_suffix(".part").touch(mode=0o600)
         with told.with_suffix(".part").open("w") as file, contextlib.redirect_stdout(file):

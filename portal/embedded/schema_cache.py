@@ -7,12 +7,13 @@ makes a schema: they run after it was laid down, and alone wherever there is a t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import django
@@ -20,6 +21,21 @@ import django
 from portal.embedded import discovery, fingerprint
 
 KEPT = 4
+
+
+def fill(url: str, env: Mapping[str, str], migrate: Callable[[], object]) -> None:
+    """Give an empty database its schema, and keep it where it was not: ``migrate`` runs in any case.
+
+    Of several that find nothing kept, as the stacks and the databases of a test run, one migrates alone, and the
+    others wait and lay down what it made.
+    """
+    if restore(url, env):
+        migrate()
+        return
+    with _alone(env):
+        restore(url, env)
+        migrate()
+        keep(url, env)
 
 
 def restore(url: str, env: Mapping[str, str]) -> bool:
@@ -62,6 +78,17 @@ def keep(url: str, env: Mapping[str, str]) -> None:
         others = sorted(folder.glob("*.sql"), key=lambda file: file.stat().st_mtime, reverse=True)
         for other in [one for one in others if one != kept][KEPT:]:
             other.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(env: Mapping[str, str]) -> Iterator[None]:
+    folder = _folder(env)
+    if folder is None:
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _folder(env: Mapping[str, str]) -> Path | None:

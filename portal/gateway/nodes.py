@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from django.db import DatabaseError
 
 from nodeagent.protocol.codec import ProtocolError, decode, encode
-from nodeagent.protocol.messages import Challenge, Message, Refused, StreamHello, Welcome
+from nodeagent.protocol.messages import LARGE_PIECES, Challenge, Message, Refused, StreamHello, Welcome
 from nodeagent.protocol.streams import Event, Kind, StreamConnection, StreamProtocolError
 from portal.agents.admission import ProvenNode, prove_streams
 from portal.agents.consumers import (
@@ -35,7 +35,8 @@ Send = Callable[[AsgiMessage], Awaitable[None]]
 
 # What a welcome says of heartbeats means nothing here; pings of the socket itself tell that the other end lives.
 _QUIET_S: Final = 3600
-# Ahead of a person's screen there is less than the protocol allows: a gateway has many of them.
+# Ahead of a person's screen there is less than the protocol allows: a gateway has many of them, and with all of it a
+# hundred that nobody draws cost it 42 MB.
 WINDOW: Final = 128 * 1024
 _waiting = UnprovenSockets()
 
@@ -220,7 +221,8 @@ async def _greet(receive: Receive, send: Send) -> ProvenNode | None:
             nonce=nonce, agent_nonce=hello.nonce, node=node.name, public_key=node.public_key.hex(),
             epoch=node.epoch,
         )  # fmt: skip
-        await _say(send, Welcome(node.name, node.epoch, _QUIET_S, _QUIET_S, (), public_key(), shown))
+        shared = (LARGE_PIECES,) if LARGE_PIECES in node.features else ()
+        await _say(send, Welcome(node.name, node.epoch, _QUIET_S, _QUIET_S, shared, public_key(), shown))
         return node
     except TimeoutError:
         await _refuse(send, "too_late", f"Say hello within {HELLO_WITHIN_S} seconds.", CLOSE_REFUSED)

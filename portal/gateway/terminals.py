@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 # A screen draws later than its socket receives: the page says what it has drawn.
 MOST_IN_FLIGHT: Final = 512 * 1024
-MOST_AT_ONCE: Final = 64 * 1024
+MOST_AT_ONCE: Final = 128 * 1024
 MOST_PER_LEASE: Final = 256
 WORDS_PER_S: Final = 1000
 LAST_WORDS_S: Final = 10.0

@@ -6,27 +6,39 @@ left. What was handed over and not begun when the lease ends is asked for anew. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from django.db.models import F, Max, Q
 
-from nodeagent.protocol.messages import JOBS_FOLLOW
+from nodeagent.protocol.messages import JOBS_FOLLOW, LeaseReport
+from portal.catalog import pricing
 from portal.common import outbox
-from portal.common.errors import BerthError
-from portal.common.sql import fetch
+from portal.common.errors import BerthError, Conflict
+from portal.common.sql import fetch, in_sql
 from portal.fleet.services import raise_revision
 from portal.jobs.models import Job, JobAttempt
 from portal.jobs.services import FEED, could_ask_for
 from portal.jobs.spec import may_follow
 from portal.jobs.states import JobState
-from portal.leases.budget_gate import is_limited
+from portal.leases.budget_gate import (
+    Expense,
+    asking_approval,
+    hold_budgets,
+    is_limited,
+    judge,
+    limited_teams,
+    stopping,
+)
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.next_blocks import next_blocks
-from portal.leases.states import LeaseState, RequestState
+from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.leases.transitions import move_requests
+from portal.leases.wallet_holds import hold_more, wallet_of
+from portal.teams.models import Team
 
 # A lease is made longer by so much more than the time of the next job: the present one has as long to end. So what
 # follows is short work, and a lease whose job takes longer simply ends with it.
@@ -40,14 +52,42 @@ OTHERS_WAIT: Final = (
     f" WHERE r.state = '{RequestState.QUEUED}' AND f.device_model_id = %s AND j.array_id IS DISTINCT FROM %s AND NOT ("
     " r.author_id = %s AND r.team_id = %s AND r.priority <= %s AND (r.queued_at, r.id) > (%s, %s)))"
 )
+# Whose job a report tells to have begun which the portal does not know of yet: only then may one be handed over, and
+# only where it is of an array.
+BEGINS: Final = (
+    "SELECT DISTINCT l.team_id FROM unnest(%s::text[], %s::int[]) AS s(uid, ordinal)"  # noqa: S608 (our own states)
+    " JOIN leases_lease l ON l.uid = s.uid JOIN leases_leaserequest r ON r.id = l.request_id AND r.is_job"
+    f" WHERE l.node_id = %s AND l.state IN {in_sql(LIVE_LEASES)} AND NOT EXISTS (SELECT 1 FROM jobs_jobattempt a"
+    f" WHERE a.lease_id = l.id AND a.ordinal = s.ordinal AND a.state = '{JobState.RUNNING}')"
+    " AND EXISTS (SELECT 1 FROM jobs_job j WHERE j.request_id = r.id AND j.array_id IS NOT NULL)"
+)
+
+
+def hold_money(node_id: int, said: Mapping[str, LeaseReport], features: Collection[str]) -> frozenset[int]:
+    """Lock what pays for the jobs that may follow those of which a node says that they have begun.
+
+    Returns the teams whose budgets and wallets are held. In a transaction, before any other lock.
+    """
+    begun = [(uid, one.job.ordinal) for uid, one in said.items() if one.job and one.job.phase == "running"]
+    if not begun or JOBS_FOLLOW not in features:
+        return frozenset()
+    limited = limited_teams()
+    if not limited:
+        return frozenset()
+    uids, ordinals = zip(*begun, strict=True)
+    teams = limited & {pk for (pk,) in fetch(BEGINS, [list(uids), list(ordinals), node_id])}
+    if teams:
+        hold_budgets(Team.objects.filter(pk__in=teams))
+    return teams
 
 
 def hand_next(
-    attempt: JobAttempt, lease: Lease, features: Collection[str], now: datetime
+    attempt: JobAttempt, lease: Lease, features: Collection[str], now: datetime, *, held: Collection[int]
 ) -> JobAttempt | None:
     """Hand the node of a locked lease the job that may follow the one that has just begun there; None for none.
 
-    Its own request is withdrawn. Locks that, without waiting, then the node.
+    Its own request is withdrawn. ``held`` are the teams whose money is (``hold_money``): where a budget or a wallet
+    limits another team, nothing follows. Locks the request, without waiting, then the node.
     """
     job = attempt.job
     is_free = (
@@ -55,7 +95,7 @@ def hand_next(
         and lease.preempt_at is None
         and not (lease.cut_by or lease.wanted_until)
     )
-    if is_limited(lease.team):  # budgets are looked at when something starts, and are locked before leases
+    if is_limited(lease.team) and lease.team_id not in held:  # locked before leases, or not at all
         return None
     if JOBS_FOLLOW not in features or job.array_id is None or not (is_free and may_follow(job.spec)):
         return None
@@ -109,23 +149,60 @@ def _next_of(job: Job, now: datetime) -> tuple[Job, LeaseRequest | None] | None:
 
 
 def _is_held_long_enough(lease: Lease, job: Job, now: datetime) -> bool:
-    """Make a lease longer where the next job needs that; False where something stands behind it."""
+    """Make a lease longer where the next job needs that; False where something stands behind it, or money is short."""
     assert lease.activated_at is not None
     needed = now + timedelta(seconds=job.time_s) + WITHIN
     if lease.not_after >= needed:
-        return True
+        return _pay_until(lease, lease.not_after, now) is not None
     until = needed + WITHIN  # not with every job anew
     longest = lease.activated_at + timedelta(seconds=job.flavor.max_duration_s)
     block = next_blocks([lease.pk], now=now).get(lease.pk)
     if until > longest or (block is not None and block.at < until) or lease.node.is_cordoned:
         return False
+    micro = _pay_until(lease, until, now)
+    if micro is None:
+        return False
     reached = hold_until([lease.pk], until)
     if reached is not None and reached < until:  # booked since we looked
         hold_until([lease.pk], lease.not_after)
         return False
+    if micro:
+        hold_more([lease], micro, at=now)
     Lease.objects.filter(pk=lease.pk).update(not_after=until, warned_at=None)
     lease.not_after, lease.warned_at = until, None
     return True
+
+
+def _pay_until(lease: Lease, until: datetime, now: datetime) -> int | None:
+    """Return what a wallet has to hold more for a lease that goes on until then, None where nothing may start.
+
+    The time that a lease has is paid for. But where a threshold of a budget is passed already, nothing starts there
+    either, as it would not in a lease of its own. Call with the budgets held.
+    """
+    if not is_limited(lease.team):
+        return 0
+    extra_s = int((until - lease.not_after).total_seconds())
+    expense = Expense(lease.team, 0, now, until, lease.is_preemptible, wallet_id=wallet_of(lease))
+    if extra_s:
+        try:
+            price = pricing.quote(
+                lease.flavor,
+                team_id=lease.team_id,
+                is_preemptible=lease.is_preemptible,
+                count=lease.count,
+                duration_s=extra_s,
+                starts_at=lease.not_after,
+                price_milli=lease.price_milli,
+            )
+        except Conflict:  # nobody knows what it costs
+            return None
+        expense = replace(
+            expense, micro=price.amount_micro, starts_at=lease.not_after, hold_micro=price.hold_micro
+        )
+    (reached,) = judge([expense], now=now, with_waiting=False)
+    if stopping(reached, lease.is_preemptible) is not None or asking_approval(reached) is not None:
+        return None
+    return expense.at_most
 
 
 def take_back(attempts: Sequence[JobAttempt]) -> int:

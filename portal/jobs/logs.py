@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.models import Sum
 
 from nodeagent.protocol.jobs import TELL, ArtifactPiece, OutputPiece, Stored
+from portal.common.live import LOGS, publish_on_commit
 from portal.jobs.models import JobAttempt, LogObject, LogPiece
 from portal.jobs.states import OPEN_ATTEMPTS
 from portal.leases.models import Lease
@@ -33,6 +34,7 @@ def store_piece(node_id: int, piece: OutputPiece, data: bytes, *, now: datetime)
     """Store a piece of a node's own job, once, and return how far its output is stored. Safe to repeat."""
     attempt = (
         JobAttempt.objects.select_for_update(of=("self",))
+        .select_related("job")
         .filter(lease__uid=piece.lease, lease__generation=piece.generation, lease__node_id=node_id)
         .filter(ordinal=piece.ordinal)
         .first()
@@ -59,6 +61,9 @@ def store_piece(node_id: int, piece: OutputPiece, data: bytes, *, now: datetime)
     if attempt.log_is_closed or _waits(attempt) >= OBJECT:
         _pack(attempt)
         _shorten(attempt)
+    if data or attempt.log_is_closed:
+        news = {"job": attempt.job.uid, "attempt": attempt.number, "size": attempt.log_size}
+        publish_on_commit(LOGS, [news | {"at": now.timestamp()}])
     return Stored(*where, attempt.log_size, attempt.log_is_closed, piece.ordinal)
 
 

@@ -16,7 +16,6 @@ from portal.common.sql import fetch, in_sql
 from portal.jobs.models import Secret
 from portal.jobs.spec import may_follow, words_of
 from portal.jobs.states import JobState
-from portal.leases.budget_gate import limited_teams
 from portal.leases.states import RequestState
 
 # A node ends a lease by itself so much later than the portal (portal.agents.desired); the job is asked before that.
@@ -31,8 +30,7 @@ ORDERS: Final = (
     f"  AND coalesce(r.state, '{RequestState.QUEUED}') = '{RequestState.QUEUED}')"
     " AND NOT EXISTS (SELECT 1 FROM leases_leaserequest o JOIN catalog_flavor g ON g.id = o.flavor_id"
     f"  WHERE o.state = '{RequestState.QUEUED}' AND (o.author_id <> j.user_id OR o.team_id <> j.team_id)"
-    "  AND g.device_model_id = (SELECT f.device_model_id FROM catalog_flavor f WHERE f.id = j.flavor_id)),"
-    " j.team_id FROM ("
+    "  AND g.device_model_id = (SELECT f.device_model_id FROM catalog_flavor f WHERE f.id = j.flavor_id)) FROM ("
     " SELECT t.lease_id, t.job_id, t.number, t.ordinal FROM jobs_jobattempt t WHERE t.lease_id = ANY(%s)"
     f"  AND t.state IN {in_sql((JobState.WAITING, JobState.STARTING))}"
     " UNION ALL SELECT l.id, j.id, j.attempts + 1, 1 FROM leases_lease l JOIN jobs_job j ON j.request_id = l.request_id"
@@ -56,7 +54,7 @@ def orders_of(
     found: dict[int, str] = {}
     room = MOST_JOBS
     ids = list(lease_ids)
-    for lease_id, uid, user_id, index, array, number, raw, time_s, digest, ordinal, more, team_id in fetch(
+    for lease_id, uid, user_id, index, array, number, raw, time_s, digest, ordinal, more in fetch(
         ORDERS, [ids, ids]
     ):
         spec = raw if isinstance(raw, dict) else json.loads(raw)
@@ -80,7 +78,7 @@ def orders_of(
             ordinal=ordinal if follow else 1,
             limit_s=time_s if follow else 0,
             notice_s=notice_s if follow else 0,
-            is_followed=more and follow and may_follow(spec) and team_id not in limited_teams(),
+            is_followed=more and follow and may_follow(spec),
         )
         text = order.text()
         if len(text) > min(room, MOST_JOB):

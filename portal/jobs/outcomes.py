@@ -6,7 +6,7 @@ the leases locked; what nobody reports (a lease that was preempted, lost, or ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -41,10 +41,16 @@ PULLING: Final = "pulling"
 
 
 def take_reports(
-    leases: Sequence[Lease], said: Mapping[str, LeaseReport], features: Sequence[str], now: datetime
+    leases: Sequence[Lease],
+    said: Mapping[str, LeaseReport],
+    features: Sequence[str],
+    now: datetime,
+    *,
+    held: Collection[int] = (),
 ) -> None:
     """Take what a node said of the jobs in these locked leases, whose requests are at hand. Safe to repeat.
 
+    ``held`` are the teams whose money is (``portal.jobs.following.hold_money``).
     A node tells of all its leases each time: only where there is news is a job looked at.
     """
     theirs = {ls.pk: ls for ls in leases if ls.request.is_job and _is_current(ls, said.get(ls.uid))}
@@ -72,11 +78,11 @@ def take_reports(
         for one in present.values():
             one.lease = lease
         if lease.pk in known:
-            _take_one_of_several(present, lease, said[lease.uid], features, now)
+            _take_one_of_several(present, lease, said[lease.uid], features, now, held)
         elif lease.request_id in first:
             begun = _take(first[lease.request_id], None, lease, said[lease.uid].job, features, now)
             if begun is not None and begun.state == JobState.RUNNING:
-                hand_next(begun, lease, features, now)
+                hand_next(begun, lease, features, now, held=held)
 
 
 def _reports_of(entry: LeaseReport) -> list[JobReport]:
@@ -108,6 +114,7 @@ def _take_one_of_several(
     entry: LeaseReport,
     features: Sequence[str],
     now: datetime,
+    held: Collection[int],
 ) -> None:
     """Take what a node said of the jobs that follow each other in a lease: how one ended, and how the next goes."""
     before, report = entry.job_before, entry.job
@@ -129,7 +136,7 @@ def _take_one_of_several(
             was = attempt.state
             _take(attempt.job, attempt, lease, report, features, now)
             if attempt.state == JobState.RUNNING and was != attempt.state and following is None:
-                following = hand_next(attempt, lease, features, now)
+                following = hand_next(attempt, lease, features, now, held=held)
     elif report is not None and report.phase == "running" and lease.state == LeaseState.ACTIVE:
         # It was cancelled before it began, and its node began it before it heard of that.
         lifecycle.end_leases([lease], reason=EndReason.RELEASED, at=now)

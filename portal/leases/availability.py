@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
@@ -60,6 +61,22 @@ def availability(*, steps: int, step_h: int = 1, now: datetime) -> Availability:
     found = _free(seen, flavors, starts, step_h)
     rows = [FlavorHours(f, list(found[f.pk]) if f.pk in found else [None] * steps) for f in flavors]
     return Availability(starts, step_h, rows, is_known=True)
+
+
+def free_units_at(
+    flavor: Flavor, starts: Sequence[datetime], *, duration_s: int
+) -> dict[datetime, int] | None:
+    """Return how many units of a flavor could be booked side by side from each of these starts on; quota aside.
+
+    None where it is not known: the scheduler has published no picture.
+    """
+    seen = picture()
+    if seen is None:
+        return None
+    claim = claim_for(-1, None, flavor, 1, duration_s, 0, seen.book, size_names())
+    instants = [max(start, seen.book.taken_at) for start in starts]
+    found = forecaster_of(seen.book, active_policy(), HORIZON_S).free_units([claim], instants)
+    return dict(zip(starts, found[-1], strict=True))
 
 
 def _free(seen: Picture, flavors: list[Flavor], starts: list[datetime], step_h: int) -> dict[int, list[int]]:

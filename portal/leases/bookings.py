@@ -64,10 +64,10 @@ def start_booked(*, now: datetime) -> int:
     """Start the bookings whose time has come, and plan those anew that cannot; returns how many started.
 
     What is in the way (a slice that is not clean yet, a node that is away, a quota in use) is waited for
-    ``BOOKING_PATIENCE_S`` after the start, and no longer than the booking's own end. Safe to repeat and to run
-    in parallel.
+    ``BOOKING_PATIENCE_S`` after it was due, and no longer than the booking's own end; a seat in a workshop waits for
+    its person. Safe to repeat and to run in parallel.
     """
-    due = Lease.objects.filter(state=LeaseState.BOOKED, starts_at__lte=now)
+    due = Lease.objects.filter(state=LeaseState.BOOKED, starts_at__lte=now, request__awaits_person=False)
     return sum(_start(request_id, now) for request_id in _requests_of(due))
 
 
@@ -88,7 +88,10 @@ def _start(request_id: int, now: datetime) -> bool:
         except (QuotaExceeded, IntegrityError) as error:
             why = "quota" if isinstance(error, QuotaExceeded) else "held"
     patience = timedelta(seconds=settings.BOOKING_PATIENCE_S)
-    if now >= min(leases[0].starts_at + patience, leases[0].not_after):
+    # A seat of a workshop is due since its person came.
+    came = fetch("SELECT claimed_at FROM leases_workshopseat WHERE request_id = %s", [request_id])
+    since = max([leases[0].starts_at, *(at for (at,) in came if at is not None)])
+    if now >= min(since + patience, leases[0].not_after):
         held = _lock_booked(request_id)
         if held:
             plan_anew(request, held, why=why, at=now)

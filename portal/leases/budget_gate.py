@@ -18,6 +18,7 @@ from portal.budgets.periods import BudgetStretch, stretches_between
 from portal.budgets.wallets import has_wallet, lock_wallets, paying_wallets
 from portal.budgets.words import BALANCE, reached_sentence
 from portal.common.errors import BudgetExceeded
+from portal.common.months import Months
 from portal.common.sql import fetch
 from portal.leases.budget_standing import BudgetStanding, standings, waiting_by_wallet
 from portal.teams.models import Team
@@ -267,11 +268,12 @@ def _touched(
     expense: Expense, budgets: dict[int, list[TeamBudget]]
 ) -> list[tuple[TeamBudget, BudgetStretch, int]]:
     """Return the budgets that an expense falls under, with the part of it that falls into their months."""
+    calendar = Months()
     length = max((expense.ends_at - expense.starts_at).total_seconds(), 1)
     found = []
     for team_id in expense.team.lineage:
         for budget in budgets.get(team_id, ()):
-            for months in stretches_between(budget, expense.starts_at, expense.ends_at):
+            for months in stretches_between(budget, expense.starts_at, expense.ends_at, calendar):
                 inside = min(expense.ends_at, months.ends_at) - max(expense.starts_at, months.starts_at)
                 found.append((budget, months, int(expense.micro * inside.total_seconds() / length)))
     return found

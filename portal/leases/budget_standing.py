@@ -20,7 +20,7 @@ WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
 # Spent: usage that is on the books, approved notes, and active time by events that no usage record holds yet. Held:
 # what live leases would cost from now to their end. Waiting: the quotes of requests for the time they are still owed,
 # from their booked start or from now on. Prices as metering takes them: the default card, lowered to what the lease
-# pays.
+# pays, and by discounts.
 _STANDINGS = f"""
 WITH target AS (
   SELECT * FROM unnest(%(keys)s::int[], %(teams)s::bigint[], %(since)s::timestamptz[], %(until)s::timestamptz[])
@@ -36,7 +36,7 @@ noted AS (
     FROM member m JOIN billing_billingperiod p ON p.starts_at >= m.since AND p.starts_at < m.until
     JOIN billing_invoicenote n ON n.period_id = p.id AND n.team_id = m.team_id GROUP BY 1),
 unmetered AS MATERIALIZED (
-  SELECT l.id, l.team_id, l.state, l.share_milli, l.price_milli, l.starts_at, f.device_model_id,
+  SELECT l.id, l.team_id, l.state, l.share_milli, l.price_milli, l.is_preemptible, l.starts_at, f.device_model_id,
          least(l.not_after, l.preempt_at) AS ends_at
     FROM leases_lease l JOIN catalog_flavor f ON f.id = l.flavor_id
    WHERE NOT l.is_metered AND l.team_id IN (SELECT team_id FROM member)),
@@ -53,12 +53,13 @@ times AS (
   SELECT id, greatest(starts_at, %(now)s::timestamptz), ends_at, false FROM unmetered
    WHERE state IN {in_sql(WANTED_LEASES)}),
 priced AS (
-  SELECT m.key, x.is_spent, sum(
-           extract(epoch FROM least(x.until, upper(r.valid), m.until) - greatest(x.since, lower(r.valid), m.since))
-           * l.share_milli * (r.micro_per_hour * l.price_milli / 1000)) AS cost
+  SELECT m.key, x.is_spent, sum(extract(epoch FROM d.ends - d.begins) * l.share_milli
+           * (r.micro_per_hour * l.price_milli / 1000 * (1000 - coalesce(d.off_milli, 0)) / 1000)) AS cost
     FROM times x JOIN unmetered l ON l.id = x.lease_id JOIN member m ON m.team_id = l.team_id
     JOIN catalog_rate r ON r.device_model_id = l.device_model_id
     JOIN catalog_ratecard c ON c.id = r.card_id AND c.is_default
+    CROSS JOIN LATERAL catalog_discounted(l.team_id, l.is_preemptible, greatest(x.since, lower(r.valid), m.since),
+                                          least(x.until, upper(r.valid), m.until)) d
    WHERE least(x.until, upper(r.valid), m.until) > greatest(x.since, lower(r.valid), m.since)
    GROUP BY 1, 2),
 recorded AS (

@@ -34,7 +34,7 @@ from portal.leases.transitions import announce, lock_leases
 from portal.leases.wallet_holds import hold_more, wallet_of
 from portal.notifications.services import notify
 from portal.teams.models import Role
-from portal.teams.selectors import Rights
+from portal.teams.selectors import DECIDES, Rights
 
 
 @transaction.atomic
@@ -98,6 +98,10 @@ def _check(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime
     """Raise Invalid or Conflict where the locked parts of a lease cannot run so much longer."""
     if locked.is_extra:
         raise Conflict(_("This one was grown while devices idled: it ends with the first one at the latest."))
+    if locked.must_go_for == "idle":
+        raise Conflict(
+            _("This lease idles and is to be taken back. Use it, or put that off, then extend it.")
+        )
     if any(one.preempt_at is not None for one in together):
         raise Conflict(_("This lease must make room for another request, so it cannot be extended."))
     if any(one.state != LeaseState.ACTIVE or one.not_after <= now for one in together):
@@ -125,6 +129,8 @@ def _price(together: Sequence[Lease], locked: Lease, extra_s: int) -> pricing.Qu
         return None
     return pricing.quote(
         locked.flavor,
+        team_id=locked.team_id,
+        is_preemptible=locked.is_preemptible,
         count=sum(one.count for one in together if not one.is_extra),
         duration_s=extra_s,
         starts_at=locked.not_after,
@@ -226,7 +232,7 @@ def withdraw_extension(*, lease: Lease, actor: User, rights: Rights, now: dateti
 
 
 def _decidable(lease: Lease, actor: User, rights: Rights) -> LeaseExtension:
-    rights.require(lease.team, Role.APPROVER, Role.ADMIN)
+    rights.require(lease.team, *DECIDES)
     asked = waiting_extension(lease)
     if asked is None:
         raise Conflict(_("No extension of this lease waits for approval any more."))

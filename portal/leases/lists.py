@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
-from django.db.models import QuerySet
-
+from portal.common.rows import Rows
 from portal.common.sql import fetch, in_sql
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
@@ -75,24 +74,23 @@ _REQUESTS = _Kind(
     "leases_leaserequest", "author_id", {"asked": "id", "quote": "quote_micro"}, "id", "it.name",
     states=tuple(RequestState.values),
 )  # fmt: skip
+_LEASE_ROWS = Rows(Lease, "team", "user", "flavor", "flavor.device_model", "node", "request")
+_REQUEST_ROWS = Rows(LeaseRequest, "team", "author", "flavor", "flavor.device_model")
 LEASE_ORDERS: Final = (*_LEASES.orders, "team")
 REQUEST_ORDERS: Final = (*_REQUESTS.orders, "team")
 
 
 def lease_page(query: ListQuery) -> ListPage[Lease]:
     """Return a page of leases with team, user, flavor, node and request; at most four queries."""
-    relations = ("team", "user", "flavor__device_model", "node", "request")
-    return _page(_LEASES, Lease.objects.select_related(*relations), query)
+    return _page(_LEASES, _LEASE_ROWS, query)
 
 
 def request_page(query: ListQuery) -> ListPage[LeaseRequest]:
     """Return a page of requests with team, author and flavor; at most four queries."""
-    return _page(
-        _REQUESTS, LeaseRequest.objects.select_related("team", "author", "flavor__device_model"), query
-    )
+    return _page(_REQUESTS, _REQUEST_ROWS, query)
 
 
-def _page(kind: _Kind, objects: QuerySet[R], query: ListQuery) -> ListPage[R]:
+def _page(kind: _Kind, objects: Rows[R], query: ListQuery) -> ListPage[R]:
     mark = _mark(kind, query)
     # Backwards is the other order from the mark on, turned round.
     is_back = mark is not None and not query.after
@@ -104,7 +102,7 @@ def _page(kind: _Kind, objects: QuerySet[R], query: ListQuery) -> ListPage[R]:
     ids = found[: query.size]
     if is_back:
         ids.reverse()
-    by_id = {row.pk: row for row in objects.filter(pk__in=ids)}
+    by_id = {row.pk: row for row in objects.where("it.id = ANY(%s)", [ids])}
     rows = [by_id[pk] for pk in ids if pk in by_id]
     more = rows[0 if is_back else -1].uid if len(found) > query.size and rows else edge[0] if edge else ""
     back_to, on_from = (rows[0].uid, rows[-1].uid) if rows else (query.before, query.after)

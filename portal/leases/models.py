@@ -10,8 +10,11 @@ from django.db.models.functions import Coalesce
 from portal.catalog.models import Flavor
 from portal.common.ids import lease_uid, request_uid, reservation_uid
 from portal.fleet.models import Node
+from portal.leases.models_approvals import ApprovalStep
+from portal.leases.models_labels import RequestLabels
 from portal.leases.models_placements import Placement, SharedHost
 from portal.leases.models_templates import RequestTemplate
+from portal.leases.models_workshops import Workshop, WorkshopSeat
 from portal.leases.states import (
     LIVE_LEASES,
     WANTED_LEASES,
@@ -28,13 +31,14 @@ from portal.leases.states import (
 from portal.teams.models import Team
 
 __all__ = [
-    "Lease", "LeaseEvent", "LeaseExtension", "LeaseRequest", "Placement", "RequestEvent", "RequestTemplate",
-    "Reservation", "SharedHost", "StartForecast",
+    "ApprovalStep",
+    "Lease", "LeaseEvent", "LeaseExtension", "LeaseRequest", "Placement", "RequestEvent", "RequestLabels",
+    "RequestTemplate", "Reservation", "SharedHost", "StartForecast", "Workshop", "WorkshopSeat",
 ]  # fmt: skip
 
 
 class LeaseRequest(models.Model):
-    """What was asked; unchanged once submitted, but for its state and why it waits.
+    """What was asked; unchanged once submitted, but for its state, why it waits, and an approval of less.
 
     ``remaining_s`` is the time still owed (less than ``duration_s`` after a lost lease),
     ``cost_milli`` what it takes of a quota, ``reasons`` the ordered wait reasons of the last cycle.
@@ -46,7 +50,7 @@ class LeaseRequest(models.Model):
     generation after it. ``evictions`` counts how often it was preempted. ``is_job``: a batch job runs in its lease and
     begins anew by a rule of its own, so a lease that was active does not bring the request back. ``opens``: what its
     page offers first once the lease is active; a batch job opens nothing. ``needs_containers``: only nodes that run
-    containers can serve it.
+    containers can serve it. ``awaits_person``: a seat in a workshop whose person has not come; nothing of it starts.
 
     Every step of a life writes every index of its row anew, so a foreign key has one of its own only
     where something is looked up by it and no other index begins with it. So too for leases and placements.
@@ -96,6 +100,7 @@ class LeaseRequest(models.Model):
     predicted_memory_mib = models.PositiveIntegerField(null=True, blank=True)
     is_job = models.BooleanField(default=False)
     needs_containers = models.BooleanField(default=False)
+    awaits_person = models.BooleanField(default=False)
     opens = models.CharField(max_length=12, choices=Opening.choices, default=Opening.DEVICE)
     series = models.ForeignKey(
         "Reservation",
@@ -264,9 +269,9 @@ class Lease(models.Model):
     when it took its last step (None: it had ended before this was kept). ``agent_active_ms`` is the same span by
     the node's own monotonic clock: shown, never billed.
     ``part`` counts the leases of one request that live together: the nodes of a gang, then what it has grown
-    by (``is_extra``). ``preempt_at`` is when it must go on behalf of ``preempted_for``; ``cut_by`` says what
-    made it shorter than was asked, ``wanted_until`` when it would end but for maintenance that was announced
-    later: then what is left goes back into the queue.
+    by (``is_extra``). ``preempt_at`` is when it must go on behalf of ``preempted_for``, or for nobody because it
+    idles; ``cut_by`` says what made it shorter than was asked, ``wanted_until`` when it would end but for maintenance
+    that was announced later: then what is left goes back into the queue.
     """
 
     uid = models.CharField(max_length=24, default=lease_uid)
@@ -370,9 +375,14 @@ class Lease(models.Model):
 
     @property
     def must_go_for(self) -> str:
-        """Why it was told to go, as a stable code: elastic, priority or reclaim; "" while it may stay."""
-        told = self.preempt_at is not None
-        return why_told(is_extra=self.is_extra, is_preemptible=self.is_preemptible) if told else ""
+        """Why it was told to go, as a stable code: idle, elastic, priority or reclaim; "" while it may stay."""
+        if self.preempt_at is None:
+            return ""
+        return why_told(
+            is_extra=self.is_extra,
+            is_preemptible=self.is_preemptible,
+            is_for_nobody=self.preempted_for_id is None,
+        )
 
 
 class LeaseExtension(models.Model):

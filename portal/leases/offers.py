@@ -176,6 +176,8 @@ def _quote(
     try:
         return pricing.quote(
             flavor,
+            team_id=claim.team_id,
+            is_preemptible=is_preemptible,
             count=claim.count * max(claim.nodes, 1),
             duration_s=duration_s,
             starts_at=at,

@@ -1,10 +1,10 @@
-"""Requests: submit, approve, reject, withdraw. What follows a grant is in ``lifecycle``."""
+"""Requests: submit and withdraw. Decisions are in ``approvals``, what follows a grant in ``lifecycle``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,6 +34,7 @@ from portal.leases.budget_gate import (
     is_limited,
     preview,
 )
+from portal.leases.labels import keep_labels, project_for
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import is_booked, waiting_count
@@ -42,8 +43,9 @@ from portal.leases.transitions import move_requests
 from portal.leases.wallet_holds import priced_for_wallets
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
+from portal.teams.labels import check_tags
 from portal.teams.models import Membership, Role, Team
-from portal.teams.selectors import Rights
+from portal.teams.selectors import DECIDES, Rights
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
 _FLAVORS = Rows(Flavor, "device_model")
@@ -61,7 +63,8 @@ class RequestSpec:
     ``nodes`` n above 1 wants ``count`` units on each of n nodes, 0 wants ``count`` in all on as few nodes as
     possible. ``least_duration_s`` is how short it may be cut (0: not at all), ``most_count`` what it may grow
     to while boards idle (0: it does not grow), ``starts_at`` books a start (None: as soon as possible), ``opens`` is
-    what the page offers first once it is active.
+    what the page offers first once it is active. ``project`` is the code of a project ("" for none), ``tags`` are names
+    with values.
     """
 
     flavor: str
@@ -78,6 +81,8 @@ class RequestSpec:
     nodes: int = 1
     most_count: int = 0
     opens: str = "device"
+    project: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def units(self) -> int:
@@ -203,11 +208,13 @@ def submit_request(
     is_approved: bool = False,
     is_job: bool = False,
     needs_containers: bool = False,
+    seat_of: User | None = None,
 ) -> LeaseRequest:
     """Accept a request for GPU time, or raise with what to change.
 
     ``is_approved``: somebody has approved it already, as one time of a series. ``is_job``: for a batch job,
-    ``needs_containers``: one that runs in an image.
+    ``needs_containers``: one that runs in an image. ``seat_of``: who organises the workshop in which ``actor`` gets
+    this; it starts once the person has come.
     Invalid, Impossible, Forbidden, NotFound, TooManyWaiting and BudgetExceeded change nothing. Opens its own
     transaction; the scheduler is nudged after commit.
     """
@@ -215,14 +222,16 @@ def submit_request(
     flavor = check_spec(spec, now=now)
     check_possible(team, flavor, spec.count, spec.nodes)
     check_queue_room(team)
+    project, tags = project_for(team, spec.project), check_tags(spec.tags)
     request = _new_request(team, actor, flavor, spec, now)
     request.is_job, request.needs_containers = is_job, needs_containers
+    request.awaits_person = seat_of is not None
     is_large = not is_approved and needs_approval(
         team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
     )
     has_budget = is_limited(team)
     # One statement needs no transaction of its own.
-    with transaction.atomic() if is_large or has_budget else nullcontext():
+    with transaction.atomic() if is_large or has_budget or project or tags else nullcontext():
         if has_budget:
             hold_budgets([team])
             (expense,) = priced_for_wallets([expense_of(request, now=now)], [request])
@@ -232,7 +241,8 @@ def submit_request(
         if is_large:
             request.state, request.queued_at = RequestState.AWAITING_APPROVAL, None
         failpoint("submit.before_store")
-        _store(request, actor)
+        _store(request, seat_of or actor)
+        keep_labels(request, project, tags)
         failpoint("submit.stored")
         if is_large:
             notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
@@ -243,7 +253,7 @@ def submit_request(
 
 def _new_request(team: Team, actor: User, flavor: Flavor, spec: RequestSpec, now: datetime) -> LeaseRequest:
     """Return a request as it enters the queue, priced and not stored yet."""
-    price = quote_of(flavor, spec, now=now)
+    price = quote_of(team, flavor, spec, now=now)
     return LeaseRequest(
         team=team,
         author=actor,
@@ -313,10 +323,12 @@ def spec_of(request: LeaseRequest) -> RequestSpec:
     )
 
 
-def quote_of(flavor: Flavor, spec: RequestSpec, *, now: datetime) -> pricing.Quote:
+def quote_of(team: Team, flavor: Flavor, spec: RequestSpec, *, now: datetime) -> pricing.Quote:
     """Return what a checked specification would cost; what it may grow by is not in it."""
     return pricing.quote(
         flavor,
+        team_id=team.pk,
+        is_preemptible=spec.is_preemptible,
         count=spec.units,
         duration_s=spec.duration_s,
         starts_at=spec.starts_at or now,
@@ -352,6 +364,12 @@ def needs_approval(team: Team, flavor: Flavor, *, count: int, duration_s: int) -
     return flavor.share_milli * count * duration_s // 1000 > team.approval_above_gpu_seconds
 
 
+def needs_second_approval(team: Team, flavor: Flavor, *, count: int, duration_s: int) -> bool:
+    """Say whether a request of this size needs the approval of a second person."""
+    above = team.second_approval_above_gpu_seconds
+    return above is not None and flavor.share_milli * count * duration_s // 1000 > above
+
+
 def check_queue_room(team: Team) -> None:
     """Raise TooManyWaiting when the team's queue is full."""
     if waiting_count(team) >= settings.MAX_WAITING_PER_TEAM:
@@ -360,11 +378,12 @@ def check_queue_room(team: Team) -> None:
 
 def approvers(team: Team) -> list[User]:
     """Return the people who may approve for the team."""
-    rows = Membership.objects.filter(team_id__in=team.lineage, role__in=(Role.APPROVER, Role.ADMIN))
+    rows = Membership.objects.filter(team_id__in=team.lineage, role__in=DECIDES)
     return [row.user for row in rows.select_related("user")]
 
 
-def _locked(request: LeaseRequest) -> LeaseRequest:
+def lock_request(request: LeaseRequest) -> LeaseRequest:
+    """Return the request as it is now, locked; call in a transaction."""
     return (
         LeaseRequest.objects.select_for_update(of=("self",))
         .select_related("team", "author", "flavor")
@@ -384,67 +403,12 @@ def held(request: LeaseRequest) -> Iterator[datetime]:
 
 
 @transaction.atomic
-def approve_request(
-    *, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime
-) -> LeaseRequest:
-    """Let a request that awaits approval into the queue; its author may never decide it."""
-    locked = _decidable(request, actor, rights)
-    move_requests(
-        [locked],
-        RequestState.QUEUED,
-        at=now,
-        reason=note,
-        queued_at=now,
-        decided_by=actor,
-        decided_at=now,
-        decision_note=note[:300],
-    )
-    record(actor, "request.approved", locked.uid, at=now, team_id=locked.team_id)
-    notify([locked.author], "request.approved", target=locked.uid, at=now, by=str(actor))
-    outbox.add(outbox.RUN_CYCLE, key=locked.uid, at=now)
-    outbox.nudge_on_commit(outbox.RUN_CYCLE)
-    return locked
-
-
-@transaction.atomic
-def reject_request(
-    *, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime
-) -> LeaseRequest:
-    """Turn a request down with a reason that its author will read."""
-    if not note.strip():
-        raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
-    locked = _decidable(request, actor, rights)
-    move_requests(
-        [locked],
-        RequestState.REJECTED,
-        at=now,
-        reason=note,
-        decided_by=actor,
-        decided_at=now,
-        decision_note=note[:300],
-    )
-    record(actor, "request.rejected", locked.uid, at=now, team_id=locked.team_id)
-    notify([locked.author], "request.rejected", target=locked.uid, at=now, by=str(actor))
-    return locked
-
-
-def _decidable(request: LeaseRequest, actor: User, rights: Rights) -> LeaseRequest:
-    rights.require(request.team, Role.APPROVER, Role.ADMIN)
-    locked = _locked(request)
-    if locked.author_id == actor.pk:
-        raise Forbidden(_("Nobody decides on a request of their own."))
-    if locked.state != RequestState.AWAITING_APPROVAL:
-        raise Conflict(_("This request does not wait for approval any more."))
-    return locked
-
-
-@transaction.atomic
 def withdraw_request(*, request: LeaseRequest, actor: User, rights: Rights, now: datetime) -> LeaseRequest:
     """Take back a request that has not started, or give up a booking, free of charge until it starts.
 
     Safe to repeat; raises Conflict once it has started.
     """
-    locked = _locked(request)
+    locked = lock_request(request)
     if locked.author_id != actor.pk and not rights.has(locked.team, Role.ADMIN, Role.OPERATOR):
         raise Forbidden if rights.has(locked.team, *Role.values) else NotFound
     if locked.state == RequestState.WITHDRAWN:

@@ -41,7 +41,7 @@ from portal.leases.states import Approval, Repeat, RequestState
 from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.teams.models import Role, Team
-from portal.teams.selectors import Rights, below
+from portal.teams.selectors import DECIDES, Rights, below
 
 log = logging.getLogger(__name__)
 AHEAD = timedelta(days=28)
@@ -205,7 +205,7 @@ def _decide(
     series: Reservation, approval: str, actor: User, rights: Rights, note: str, now: datetime
 ) -> Reservation:
     """Write a decision on a series that waits, or raise Forbidden, NotFound or Conflict."""
-    rights.require(series.team, Role.APPROVER, Role.ADMIN)
+    rights.require(series.team, *DECIDES)
     locked = Reservation.objects.select_for_update(of=("self",)).select_related("author").get(pk=series.pk)
     if locked.author_id == actor.pk:
         raise Forbidden(_("Nobody decides on a reservation of their own."))

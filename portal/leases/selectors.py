@@ -6,18 +6,28 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.common.rows import Rows
-from portal.common.sql import fetch
+from portal.common.sql import fetch, in_sql
 from portal.fleet.models import Node
-from portal.leases.models import Lease, LeaseExtension, LeaseRequest, Reservation
+from portal.leases.models import (
+    ApprovalStep,
+    Lease,
+    LeaseExtension,
+    LeaseRequest,
+    Reservation,
+    Workshop,
+)
 from portal.leases.states import LIVE_LEASES, Approval, EndReason, ExtensionState, LeaseState, RequestState
 from portal.teams.models import Role, Team
-from portal.teams.selectors import Rights, below
+from portal.teams.selectors import DECIDES, Rights, below
 
+_LIVE = in_sql(state for state in LIVE_LEASES if state != LeaseState.BOOKED)
+_BEGUN = f"it.user_id = %s AND it.state IN {_LIVE} ORDER BY it.not_after, it.id LIMIT %s"
+_BOOKED = f"it.user_id = %s AND it.state = '{LeaseState.BOOKED}' AND it.part = 0 ORDER BY it.starts_at, it.id LIMIT %s"
 _LEASES = Rows(Lease, "team", "user", "flavor", "flavor.device_model", "node", "request")
 
 
@@ -128,9 +138,9 @@ def places_by_submission(requests: Iterable[LeaseRequest]) -> dict[int, int]:
     return dict(rows)
 
 
-def live_leases_of(user: User) -> QuerySet[Lease]:
-    """Return a person's leases that have begun and are not ended yet, the next to end first."""
-    return _leases_of(user).exclude(state__in=(LeaseState.ENDED, LeaseState.BOOKED)).order_by("not_after")
+def live_leases_of(user: User, *, most: int) -> list[Lease]:
+    """Return a person's leases that have begun and are not ended yet, the next to end first, at most so many."""
+    return _LEASES.where(_BEGUN, [user.pk, most])
 
 
 def standing_on(node: Node) -> list[Lease]:
@@ -147,23 +157,22 @@ def uids_on(node: Node, named: Collection[str]) -> set[str]:
     )
 
 
-def bookings_of(user: User) -> QuerySet[Lease]:
-    """Return what a person has booked, the next to begin first; a gang once."""
-    return _leases_of(user).filter(state=LeaseState.BOOKED, part=0).order_by("starts_at", "id")
-
-
-def _leases_of(user: User) -> QuerySet[Lease]:
-    return Lease.objects.filter(user=user).select_related(
-        "team", "flavor", "flavor__device_model", "node", "request"
-    )
+def bookings_of(user: User, *, most: int) -> list[Lease]:
+    """Return what a person has booked, the next to begin first, at most so many; a gang once."""
+    return _LEASES.where(_BOOKED, [user.pk, most])
 
 
 def awaiting_approval(rights: Rights) -> QuerySet[LeaseRequest]:
     """Return requests that this person could decide on, oldest first."""
-    teams = rights.teams_with((Role.APPROVER, Role.ADMIN))
+    teams = rights.teams_with(DECIDES)
+    steps = ApprovalStep.objects.filter(request=OuterRef("pk"))
+    # Where somebody of the team has approved and a second one must, those of a team above decide next.
+    is_above = below(teams, "team__parent__") | Q(team__parent=None)
     return (
         LeaseRequest.objects.filter(below(teams, "team__"), state=RequestState.AWAITING_APPROVAL)
+        .filter(is_above | ~Exists(steps.filter(is_above=False)))
         .exclude(author=rights.user)
+        .exclude(Exists(steps.filter(approver=rights.user)))
         .select_related("team", "author", "flavor", "flavor__device_model")
         .order_by("submitted_at")
     )
@@ -171,7 +180,7 @@ def awaiting_approval(rights: Rights) -> QuerySet[LeaseRequest]:
 
 def awaiting_extensions(rights: Rights) -> QuerySet[LeaseExtension]:
     """Return the extensions of running leases that this person could decide on, oldest first."""
-    teams = rights.teams_with((Role.APPROVER, Role.ADMIN))
+    teams = rights.teams_with(DECIDES)
     return (
         LeaseExtension.objects.filter(
             below(teams, "lease__team__"),
@@ -187,7 +196,7 @@ def awaiting_extensions(rights: Rights) -> QuerySet[LeaseExtension]:
 
 def awaiting_series(rights: Rights) -> QuerySet[Reservation]:
     """Return the series that this person could decide on, oldest first."""
-    teams = rights.teams_with((Role.APPROVER, Role.ADMIN))
+    teams = rights.teams_with(DECIDES)
     return (
         Reservation.objects.filter(below(teams, "team__"), approval=Approval.AWAITING, cancelled_at=None)
         .exclude(author=rights.user)
@@ -196,12 +205,26 @@ def awaiting_series(rights: Rights) -> QuerySet[Reservation]:
     )
 
 
-def decisions_waiting(rights: Rights) -> int:
-    """Return how many requests, extensions and series this person could decide on."""
-    requests, *others = (
-        rows.order_by().values_list("pk")
-        for rows in (awaiting_approval(rights), awaiting_extensions(rights), awaiting_series(rights))
+def awaiting_workshops(rights: Rights) -> QuerySet[Workshop]:
+    """Return the workshops that this person could decide on, the next to begin first."""
+    teams = rights.teams_with(DECIDES)
+    return (
+        Workshop.objects.filter(below(teams, "team__"), approval=Approval.AWAITING, cancelled_at=None)
+        .exclude(organiser=rights.user)
+        .select_related("team", "organiser", "flavor", "flavor__device_model")
+        .order_by("starts_at", "id")
     )
+
+
+def decisions_waiting(rights: Rights) -> int:
+    """Return how many requests, extensions, series and workshops this person could decide on."""
+    found = (
+        awaiting_approval(rights),
+        awaiting_extensions(rights),
+        awaiting_series(rights),
+        awaiting_workshops(rights),
+    )
+    requests, *others = (rows.order_by().values_list("pk") for rows in found)
     return requests.union(*others, all=True).count()  # one query: every page of who decides asks it
 
 

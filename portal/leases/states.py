@@ -118,8 +118,13 @@ LEAVING_LEASES = (L.ENDING, L.CLEANING)
 ENDING_LEASES = (L.ENDING, L.CLEANING, L.FAILED)
 
 
-def why_told(*, is_extra: bool, is_preemptible: bool) -> str:
-    """Return why a lease that was told to go must go, as the stable code: elastic, priority or reclaim."""
+def why_told(*, is_extra: bool, is_preemptible: bool, is_for_nobody: bool = False) -> str:
+    """Return why a lease that was told to go must go, as the stable code: idle, elastic, priority or reclaim.
+
+    It goes for a request, or for nobody because it idles.
+    """
+    if is_for_nobody:
+        return "idle"
     if is_extra:
         return "elastic"
     return "priority" if is_preemptible else "reclaim"

@@ -13,6 +13,7 @@ from datetime import datetime
 from portal.budgets.models import MovementKind, Wallet, WalletHold
 from portal.budgets.wallets import paying_wallets, post
 from portal.catalog import pricing
+from portal.catalog.discounts import DiscountWanted, discounts_over
 from portal.catalog.models import Rate
 from portal.common.errors import Conflict
 from portal.common.rows import Rows
@@ -26,7 +27,7 @@ def priced_for_wallets(expenses: Sequence[Expense], requests: Sequence[LeaseRequ
     """Return what requests would cost with what wallets would hold for it by the prices that are known now.
 
     Their quotes are as old as they are. Expenses that no wallet pays for stay as they are, as do those without a price
-    now: metering waits for it, too. Two queries for all.
+    now: metering waits for it, too. Three queries for all, and one more where discounts apply.
     """
     payers = paying_wallets([expense.team for expense in expenses])
     if not payers:
@@ -37,8 +38,16 @@ def priced_for_wallets(expenses: Sequence[Expense], requests: Sequence[LeaseRequ
         '"card".is_default AND it.device_model_id = ANY(%s) ORDER BY it.valid', [sorted(wanted)]
     ):
         rates[rate.device_model_id].append(rate)
+    spans = discounts_over(
+        [
+            DiscountWanted(
+                one.team_id, one.is_preemptible, expense.starts_at.replace(microsecond=0), expense.ends_at
+            )
+            for expense, one in zip(expenses, requests, strict=True)
+        ]
+    )
     found = []
-    for expense, request in zip(expenses, requests, strict=True):
+    for expense, request, own in zip(expenses, requests, spans, strict=True):
         if request.team_id in payers:
             with suppress(Conflict):
                 price = pricing.quote_at(
@@ -48,6 +57,7 @@ def priced_for_wallets(expenses: Sequence[Expense], requests: Sequence[LeaseRequ
                     duration_s=max(1, int((expense.ends_at - expense.starts_at).total_seconds())),
                     starts_at=expense.starts_at,
                     price_milli=request.price_milli,
+                    spans=own,
                 )
                 expense = replace(expense, hold_micro=price.hold_micro)
         found.append(expense)

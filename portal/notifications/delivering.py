@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,7 +29,7 @@ from portal.notifications.models import (
     DeliveryState,
     Notification,
 )
-from portal.notifications.outgoing import Undeliverable, mail, post
+from portal.notifications.outgoing import Attachment, Undeliverable, mail, post
 
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 40
@@ -40,6 +40,7 @@ AGAIN_AFTER: Final = tuple(timedelta(seconds=s) for s in (60, 300, 1800, 7200, 4
 KEPT: Final = timedelta(days=30)
 CONFIRM_PATH: Final = "/contact-points/confirm/"
 # Words the notifications of one person, in the language and time zone that are active.
+Attacher = Callable[[Notification], list[Attachment]]
 Reader = Callable[[list[Notification]], list[tuple[str, str, str]]]
 
 
@@ -51,6 +52,7 @@ class Parcel:
     deliveries: tuple[Delivery, ...]
     items: tuple[NewsItem, ...]
     now: datetime
+    attachments: tuple[Attachment, ...] = ()
 
     @property
     def uid(self) -> str:
@@ -58,19 +60,36 @@ class Parcel:
         return f"dlv-{self.deliveries[0].pk}"
 
 
-def deliver_due(read: Reader, *, now: datetime) -> int:
+def deliver_due(read: Reader, attach: Attacher = lambda _news: [], *, now: datetime) -> int:
     """Send what is due and note how it went; returns how many messages were tried.
 
-    ``read`` returns sentence, name and path of each notification. Claims are committed before anything is sent, so
+    ``read`` returns sentence, name and path of each notification, ``attach`` the files that go with it by mail; it may
+    raise Undeliverable. Claims are committed before anything is sent, so
     nothing is sent inside a transaction and two workers never send the same message at once. It takes at most some
     ten seconds, and one worker at a time: the others go on granting and metering.
     """
     parcels = _claim(read, now=now)
     if not parcels:
         return 0
-    for parcel, error in zip(parcels, asyncio.run(_send_all(parcels)), strict=True):
+    ready = []
+    for parcel in parcels:
+        try:
+            ready.append(_packed(parcel, attach))
+        except Exception as failure:
+            log.exception("the files of a mail cannot be made")
+            _note(parcel, f"its files could not be made: {failure}", now=now)
+    for parcel, error in zip(ready, asyncio.run(_send_all(ready)) if ready else [], strict=True):
         _note(parcel, error, now=now)
     return len(parcels)
+
+
+def _packed(parcel: Parcel, attach: Attacher) -> Parcel:
+    """Return a parcel with the files of its news, which only a mail takes."""
+    if parcel.contact.kind != ContactKind.EMAIL:
+        return parcel
+    news = [row.notification for row in parcel.deliveries if row.notification is not None]
+    files = tuple(file for one in news for file in attach(one))
+    return replace(parcel, attachments=files) if files else parcel
 
 
 def forget_deliveries(*, now: datetime) -> int:
@@ -139,7 +158,13 @@ def _parcels(rows: list[Delivery], read: Reader, now: datetime) -> list[Parcel]:
         told = [(row, row.notification) for row in rows if row.notification is not None]
         items = [
             NewsItem(
-                news.kind, text, about, contact.origin + path if path else "", news.target, news.created_at
+                news.kind,
+                text,
+                about,
+                contact.origin + path if path else "",
+                news.target,
+                news.created_at,
+                tuple(contact.origin + str(file) for file in news.facts.get("files", ())),
             )
             for (_row, news), (text, about, path) in zip(
                 told, read([news for _row, news in told]), strict=True
@@ -193,7 +218,9 @@ async def _send(parcel: Parcel, threads: ThreadPoolExecutor) -> str:
     try:
         if contact.kind == ContactKind.EMAIL:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(threads, mail, address, _subject(parcel), as_text(items))
+            await loop.run_in_executor(
+                threads, mail, address, _subject(parcel), as_text(items), parcel.attachments
+            )
             return ""
         message = http_message(contact.kind, address, secret, items, uid=parcel.uid, now=parcel.now)
         return refusal(contact.kind, *await post(message, threads))

@@ -26,7 +26,10 @@ MOST_BYTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NewsItem:
-    """One sentence with what it is about: its kind as in the API, ``about`` a name, ``url`` whole or empty."""
+    """One sentence with what it is about: its kind as in the API, ``about`` a name, ``url`` whole or empty.
+
+    ``files`` are whole addresses from which a program takes the files that belong to it, with a token of its reader.
+    """
 
     kind: str
     text: str
@@ -34,6 +37,7 @@ class NewsItem:
     url: str
     target: str
     at: datetime
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ def http_message(
                 "url": items[0].url,
             },
         }
+        if items[0].files:
+            body["data"]["files"] = list(items[0].files)
         encoded = json.dumps(body, ensure_ascii=False).encode()
         said = f"{uid}.{seconds}.".encode() + encoded
         headers |= {

@@ -4,8 +4,11 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import get_language, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+
+from portal.common.ids import announcement_uid
+from portal.teams.models import Team
 
 
 class Notification(models.Model):
@@ -157,3 +160,67 @@ class Delivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.purpose} to {self.contact_id}: {self.state}"
+
+
+class AnnouncementLevel(models.TextChoices):
+    """How loudly an announcement is said."""
+
+    INFO = "info", pgettext_lazy("announcement", "Information")
+    WARNING = "warning", pgettext_lazy("announcement", "Warning")
+    CRITICAL = "critical", pgettext_lazy("announcement", "Critical")
+
+
+class Announcement(models.Model):
+    """What operators say on every page, from ``starts_at`` until ``ends_at`` (None: until withdrawn).
+
+    ``team`` None: for everybody, on the sign-in page too; else for those with a role in it or in a team below it.
+    ``text_zh`` empty: the English text is shown in Chinese pages too.
+    """
+
+    uid = models.CharField(max_length=24, unique=True, default=announcement_uid)
+    level = models.CharField(max_length=8, choices=AnnouncementLevel.choices)
+    text_en = models.CharField(max_length=300)
+    text_zh = models.CharField(max_length=300, blank=True)
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField(null=True, blank=True)
+    withdrawn_at = models.DateTimeField(null=True, blank=True)
+    made_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-starts_at", "-pk"]
+        indexes = [
+            models.Index(fields=["starts_at"], name="announcement_live", condition=Q(withdrawn_at=None))
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(level__in=AnnouncementLevel.values) & ~Q(text_en=""),
+                name="announcement_says_something",
+            ),
+            models.CheckConstraint(
+                condition=Q(ends_at=None) | Q(ends_at__gt=F("starts_at")), name="announcement_ends_later"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The text in the language of the page."""
+        return (self.text_zh if (get_language() or "").startswith("zh") else "") or self.text_en
+
+
+class Dismissal(models.Model):
+    """A person who has read an announcement and wants to see it no more."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    announcement = models.ForeignKey(Announcement, on_delete=models.CASCADE, related_name="dismissals")
+    dismissed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["announcement", "user"], name="dismissed_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} dismissed {self.announcement_id}"

@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 from django.conf import settings
-from django.core.mail import send_mail
+from django.core.mail import EmailMessage
 
+from portal.common.certificates import trusted
 from portal.notifications.messages import HttpMessage
 
 WITHIN_S: Final = 8
 MOST_ANSWER: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that goes with a mail."""
+
+    name: str
+    content: bytes
+    media_type: str
 
 
 class Undeliverable(Exception):
@@ -55,7 +67,9 @@ async def post(message: HttpMessage, threads: Executor) -> tuple[int, bytes]:
             name = f"[{host}]" if ":" in host else host
             headers = {**message.headers, "host": name if parts.port is None else f"{name}:{port}"}
             async with (
-                httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=WITHIN_S) as client,
+                httpx.AsyncClient(
+                    verify=trusted(trust_env=False), trust_env=False, follow_redirects=False, timeout=WITHIN_S
+                ) as client,
                 client.stream(
                     "POST", url, content=message.body, headers=headers, extensions={"sni_hostname": host}
                 ) as answer,
@@ -81,9 +95,12 @@ async def _address(host: str, port: int, threads: Executor) -> str:
     return addresses[0]
 
 
-def mail(to: str, subject: str, text: str) -> None:
-    """Send a plain text by the installation's mail server; raises Undeliverable."""
+def mail(to: str, subject: str, text: str, attachments: Sequence[Attachment] = ()) -> None:
+    """Send a plain text with files by the installation's mail server; raises Undeliverable."""
+    message = EmailMessage(subject, text, None, [to])
+    for file in attachments:
+        message.attach(file.name, file.content, file.media_type)
     try:
-        send_mail(subject, text, None, [to])
+        message.send()
     except (OSError, ValueError) as error:
         raise Undeliverable(f"{type(error).__name__}: {error}"[:200]) from None

@@ -17,6 +17,7 @@ TOPIC_OF: Final = {
     "job": Topic.JOBS,
     "booking": Topic.BOOKINGS,
     "reservation": Topic.BOOKINGS,
+    "workshop": Topic.BOOKINGS,
     "budget": Topic.BUDGETS,
     "fleet": Topic.FLEET,
     "node": Topic.FLEET,

@@ -74,6 +74,13 @@ BACKFILL_TEXTS: dict[str, tuple[Any, Any]] = {
         gettext_lazy("The first few that do not fit get a start that nobody behind them may delay."),
     ),
 }
+# What a policy may choose. The other strategies of the engine are yardsticks for the replays: a version of older
+# days that names one goes on deciding, a new one cannot.
+OFFERED: dict[str, tuple[str, ...]] = {
+    "order": ("default", "guarantees_first", "fair_tree", "drf", "priority_fifo", "fifo"),
+    "place": ("default", "binpack", "spread"),
+    "backfill": ("easy", "conservative", "none"),
+}
 WORK_NAMES: dict[str, Any] = {
     "interactive": gettext_lazy("Interactive"),
     "training": gettext_lazy("Training"),
@@ -83,7 +90,10 @@ WORK_NAMES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """One rule: dotted key in the body, its kind, and the texts about it. ``unit`` follows a plain number."""
+    """One rule: dotted key in the body, its kind, and the texts about it. ``unit`` follows a plain number.
+
+    ``is_plain``: one of the few choices that every installation makes; the form folds the others away.
+    """
 
     key: str
     group: str
@@ -91,6 +101,7 @@ class PolicyRule:
     label: Any
     help: Any
     unit: Any = ""
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +117,6 @@ GROUPS = (
     Group(
         "order", gettext_lazy("Who goes first"), gettext_lazy("The order in which waiting requests get room.")
     ),
-    Group(
-        "pools",
-        gettext_lazy("Pools by kind of work"),
-        gettext_lazy(
-            "Which part of the fleet each kind of work is entitled to. Idle parts may be used by others."
-        ),
-    ),
     Group("place", gettext_lazy("Where it runs"), gettext_lazy("Which node and device a request gets.")),
     Group(
         "backfill",
@@ -124,15 +128,22 @@ GROUPS = (
         gettext_lazy("Preemption"),
         gettext_lazy("What must make room for others, and how gently. A team's guarantee is never touched."),
     ),
+    Group("share", gettext_lazy("Sharing devices"), gettext_lazy("What leases on one device may share.")),
+    Group(
+        "pools",
+        gettext_lazy("Pools by kind of work"),
+        gettext_lazy(
+            "Which part of the fleet each kind of work is entitled to. Idle parts may be used by others."
+        ),
+    ),
     Group(
         "sleep",
         gettext_lazy("Sleep of idle nodes"),
         gettext_lazy("When nodes that idle may sleep to save energy. They wake when somebody needs them."),
     ),
-    Group("share", gettext_lazy("Sharing devices"), gettext_lazy("What leases on one device may share.")),
 )
 RULES = (
-    PolicyRule("order", "order", "order", gettext_lazy("Order"), gettext_lazy("Who is served first.")),
+    PolicyRule("order", "order", "order", gettext_lazy("Order"), gettext_lazy("Who is served first."), is_plain=True),
     PolicyRule(
         "half_life_s", "order", "seconds", gettext_lazy("Half-life of use"),
         gettext_lazy("Fair share counts what was used lately. Shorter forgives sooner."),
@@ -158,7 +169,9 @@ RULES = (
         gettext_lazy("For instance more for interactive work by day. A time may go past midnight."),
     ),
     PolicyRule("pools.zone", "pools", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
-    PolicyRule("place", "place", "place", gettext_lazy("Placement"), gettext_lazy("How room is chosen.")),
+    PolicyRule(
+        "place", "place", "place", gettext_lazy("Placement"), gettext_lazy("How room is chosen."), is_plain=True
+    ),
     PolicyRule(
         "keep_better", "place", "number", gettext_lazy("Keep better devices free"),
         gettext_lazy("From 0 (look at room only) to 1: small requests stay off large and fast devices."),
@@ -168,12 +181,19 @@ RULES = (
         gettext_lazy("0: no matter. More leaves whole nodes idle, which can then sleep or take gangs."),
     ),
     PolicyRule(
+        "keep_apart", "place", "number", gettext_lazy("Keep long and short requests apart"),
+        gettext_lazy(
+            "0: no matter. More puts long requests that cannot be stopped beside each other, away from short ones, "
+            "so that nodes fall free as a whole."
+        ),
+    ),
+    PolicyRule(
         "repartition", "place", "yes_no", gettext_lazy("Repartition idle devices"),
         gettext_lazy("Idle devices may change their pinned MIG layout for those who wait."),
     ),
     PolicyRule(
         "backfill", "backfill", "backfill", gettext_lazy("Promised starts"),
-        gettext_lazy("Who gets a start in the future that is kept."),
+        gettext_lazy("Who gets a start in the future that is kept."), is_plain=True,
     ),
     PolicyRule(
         "depth", "backfill", "number", gettext_lazy("For how many requests"),
@@ -185,18 +205,18 @@ RULES = (
     ),
     PolicyRule(
         "preempting.preemptible", "preempting", "yes_no", gettext_lazy("Preempt preemptible leases"),
-        gettext_lazy("Leases that allowed it, at a lower price, make room for others."),
+        gettext_lazy("Leases that allowed it, at a lower price, make room for others."), is_plain=True,
     ),
     PolicyRule(
         "preempting.borrowed", "preempting", "yes_no", gettext_lazy("Reclaim what is borrowed"),
-        gettext_lazy("Teams get their guarantee back from those of their cohort who borrowed it."),
+        gettext_lazy("Teams get their guarantee back from those of their cohort who borrowed it."), is_plain=True,
     ),
     PolicyRule(
         "preempting.by_score", "preempting", "yes_no", gettext_lazy("For better scores, too"),
         gettext_lazy(
             "Leases that allowed it also make room for requests that the order scores clearly better, such as short"
             " ones. Orders without scores ignore this."
-        ),
+        ), is_plain=True,
     ),
     PolicyRule(
         "preempting.interactive", "preempting", "yes_no", gettext_lazy("Interactive work as well"),
@@ -212,7 +232,7 @@ RULES = (
     ),
     PolicyRule(
         "preempting.grace_s", "preempting", "seconds", gettext_lazy("Time to save the work"),
-        gettext_lazy("From the notice to the end of the lease."),
+        gettext_lazy("From the notice to the end of the lease."), is_plain=True,
     ),
     PolicyRule(
         "preempting.most_evictions", "preempting", "number", gettext_lazy("At most so many times"),
@@ -229,7 +249,7 @@ RULES = (
     PolicyRule("sleep.zone", "sleep", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
     PolicyRule(
         "share_across_teams", "share", "yes_no", gettext_lazy("Teams may share a device"),
-        gettext_lazy("Shares of one device may belong to different teams. MIG slices always may."),
+        gettext_lazy("Shares of one device may belong to different teams. MIG slices always may."), is_plain=True,
     ),
     PolicyRule(
         "mps_across_teams", "share", "yes_no", gettext_lazy("Under MPS, too"),

@@ -3,10 +3,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from portal.common.rows import Rows
 from portal.policies.models import Policy
 from scheduler.engine.model import PolicyRules
 from scheduler.engine.policy_body import BadPolicy, policy_from
 
+_POLICIES = Rows(Policy)
 log = logging.getLogger(__name__)
 LOOK_BACK = 50
 _told: set[int] = set()  # versions whose faults this process has logged already
@@ -32,7 +34,7 @@ def in_force() -> InForce:
     A version of older days that no longer validates does not stop the turns: the one that was in force
     before it decides, in the end the built-in one.
     """
-    row = Policy.objects.filter(is_active=True).first()
+    row = _POLICIES.first("it.is_active", [])
     if row is None:
         return InForce(PolicyRules(), None)
     try:

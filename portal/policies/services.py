@@ -14,18 +14,32 @@ from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.policies.faults import invalid
 from portal.policies.models import Policy
+from portal.policies.rules import OFFERED
 from portal.policies.selectors import policy_of
 from portal.teams.selectors import Rights
 from scheduler.engine.model import PolicyRules
-from scheduler.engine.policy_body import BadPolicy, body_of, policy_from
+from scheduler.engine.policy_body import BadPolicy, Fault, body_of, policy_from
 
 MOST_NAME, MOST_NOTE = 60, 200
+
+
+def whole_body(body: Any) -> dict[str, Any]:
+    """Return a body with every rule named; raises BadPolicy with its faults, yardsticks as strategies among them."""
+    whole = body_of(policy_from(body))
+    faults = [
+        Fault(key, "not_known", (("known", ", ".join(sorted(names))),))
+        for key, names in OFFERED.items()
+        if whole[key] not in names
+    ]
+    if faults:
+        raise BadPolicy(faults)
+    return whole
 
 
 def check_body(body: Any) -> dict[str, Any]:
     """Return a body with every rule named, or raise Invalid with every fault at its field. Changes nothing."""
     try:
-        return body_of(policy_from(body))
+        return whole_body(body)
     except BadPolicy as error:
         raise invalid(error) from error
 
@@ -88,7 +102,7 @@ def roll_back(
         raise Conflict(_("Version %(version)d is active already.") % {"version": to})
     said = note.strip() or _("Back to version %(version)d") % {"version": to}
     _check_texts(old.name, said)
-    row = _new(actor, old.name, check_body(old.body), said, to, now)
+    row = _new(actor, old.name, body_of(policy_of(old)), said, to, now)
     _put_in_force(actor, row, active, now)
     return row
 

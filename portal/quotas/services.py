@@ -157,6 +157,28 @@ def set_quota(
     return quota
 
 
+def planned_quota(
+    *,
+    team: Team,
+    actor: User,
+    guaranteed_milli: int,
+    ceiling_milli: int | None,
+    version: int,
+    now: datetime,
+    lending_milli: int | Unchanged | None = KEEP,
+    cohort_id: int | Unchanged | None = KEEP,
+    rights: Rights | None = None,
+) -> Quota:
+    """Return the quota as ``set_quota`` would leave it, or raise as it does; changes nothing."""
+    with transaction.atomic():
+        quota = set_quota(
+            team=team, actor=actor, guaranteed_milli=guaranteed_milli, ceiling_milli=ceiling_milli, version=version,
+            now=now, lending_milli=lending_milli, cohort_id=cohort_id, rights=rights,
+        )  # fmt: skip
+        transaction.set_rollback(True)
+    return quota
+
+
 def _told(quota: Quota) -> dict[str, int | None]:
     """Return a quota's figures as the audit list keeps them."""
     return {

@@ -20,6 +20,8 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from portal.common.certificates import trusted
+
 WITHIN_S: Final = 5.0
 MOST_ANSWER: Final = 1024 * 1024
 # Clocks of a provider and of ours may differ by so much.
@@ -181,7 +183,7 @@ def _json(method: str, url: str, **more: Any) -> Mapping[str, Any]:
     body = b""
     try:
         with (
-            httpx.Client(timeout=WITHIN_S, follow_redirects=False) as web,
+            httpx.Client(verify=trusted(), timeout=WITHIN_S, follow_redirects=False) as web,
             web.stream(
                 method, url, headers={"Accept": "application/json", **more.pop("headers", {})}, **more
             ) as answer,

@@ -17,7 +17,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sealing import PROVIDERS, seal, unseal
 from portal.sso.models import LONGEST_GROUP, GivenRole, GroupRule, IdentityProvider, ProviderAdmission
 from portal.sso.openid import ProviderClient, ProviderFault, discover, is_safe
-from portal.sso.signing_in import AdmittedPerson, follow_groups
+from portal.sso.signing_in import follow_groups
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 
@@ -77,7 +77,7 @@ def add_provider(
 
     Raises Forbidden, Conflict where there are too many, and Invalid naming the field.
     """
-    _require(rights)
+    require_operator(rights)
     fields = _faults(spec)
     if not _SLUG.fullmatch(slug):
         fields["slug"] = _("Use lower-case letters, digits and hyphens, up to 40.")
@@ -106,7 +106,7 @@ def change_provider(
     With another issuer, its subjects are other people: who came by it before is forgotten. Operators; raises NotFound
     and Invalid naming the field.
     """
-    _require(rights)
+    require_operator(rights)
     found = IdentityProvider.objects.filter(slug=slug).first()
     if found is None:
         raise NotFound
@@ -132,7 +132,7 @@ def change_provider(
 @transaction.atomic
 def remove_provider(*, slug: str, actor: User, rights: Rights, now: datetime) -> None:
     """Forget a provider, who came by it, and the roles that its groups gave. Operators; raises NotFound."""
-    _require(rights)
+    require_operator(rights)
     provider = IdentityProvider.objects.select_for_update().filter(slug=slug).first()
     if provider is None:
         raise NotFound
@@ -146,7 +146,7 @@ def _forget_people(provider: IdentityProvider, now: datetime) -> None:
     """Take the roles that a provider's groups gave, then forget who came by it; people keep their accounts."""
     given = GivenRole.objects.filter(provider=provider)
     for user in User.objects.filter(pk__in=given.values("membership__user")).order_by("pk"):
-        follow_groups(provider, AdmittedPerson(user), [], now)
+        follow_groups(provider, user, [], now)
     provider.identities.all().delete()
 
 
@@ -228,6 +228,7 @@ def _ask(issuer: str) -> None:
         raise Invalid(fields={"issuer": sentence % {"why": error}}) from error
 
 
-def _require(rights: Rights) -> None:
+def require_operator(rights: Rights) -> None:
+    """Raise Forbidden for everybody but operators of the organisation."""
     if not rights.is_operator:
         raise Forbidden(_("Only operators of the organisation set up single sign-on."))

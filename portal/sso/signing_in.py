@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from portal.sso.models import (
     ProviderAdmission,
 )
 from portal.teams.models import Membership, Role
+from portal.teams.services import clear_ended
 
 MOST_GROUPS: Final = 5000
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.+-]+")
@@ -44,16 +45,11 @@ class Person:
 
 @dataclass(slots=True)
 class AdmittedPerson:
-    """Whose account it is and what their groups changed, as "role in team"; ``is_new`` for one made just now.
-
-    ``refusal`` says why they may not come in all the same, "" where they may.
-    """
+    """Whose account it is; ``is_new``: made just now; ``refusal``: why they may not come in, "" where they may."""
 
     user: User
     is_new: bool = False
     refusal: str = ""
-    given: list[str] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)
 
 
 def person_of(claims: Mapping[str, Any], groups_claim: str) -> Person:
@@ -97,7 +93,7 @@ def admit(provider: IdentityProvider, person: Person, *, now: datetime) -> Admit
         raise Forbidden(_("This account is closed. Ask an operator."))
     if person.groups is None:  # not known is not none: nothing is taken away
         return admitted
-    follow_groups(provider, admitted, mine, now)
+    follow_groups(provider, admitted.user, mine, now)
     if provider.admission == ProviderAdmission.GROUPS and not mine:
         admitted.refusal = _no_group(provider, person)
     return admitted
@@ -143,18 +139,15 @@ def disconnect(provider: IdentityProvider, user: User, *, now: datetime) -> None
     IdentityProvider.objects.select_for_update().get(pk=provider.pk)
     gone, _rows = ExternalIdentity.objects.filter(provider=provider, user=user).delete()
     if gone:
-        follow_groups(provider, AdmittedPerson(user), [], now)
+        follow_groups(provider, user, [], now)
         record(user, "identity.disconnected", user.username, at=now, provider=provider.slug)
 
 
-def follow_groups(
-    provider: IdentityProvider, admitted: AdmittedPerson, rules: list[GroupRule], now: datetime
-) -> None:
+def follow_groups(provider: IdentityProvider, user: User, rules: list[GroupRule], now: datetime) -> None:
     """Give what the rules say and take what they gave before; what was given by hand stays, and the last operator.
 
     Call in a transaction with the provider locked.
     """
-    user = admitted.user
     wanted = {(rule.team_id, rule.role): rule.team for rule in rules}
     given = GivenRole.objects.filter(provider=provider, membership__user=user).select_related(
         "membership__team"
@@ -166,19 +159,18 @@ def follow_groups(
         if had.role == Role.OPERATOR and had.team.parent_id is None and _is_last(had):
             continue  # somebody must be able to run the installation
         Membership.objects.filter(pk=had.pk).delete()
-        admitted.taken.append(f"{had.role} in {had.team.slug}")
         record(
             None, "member.removed", user.username, at=now, team_id=had.team_id,
             team=had.team.slug, role=had.role, provider=provider.slug,
         )  # fmt: skip
     for (_team_id, role), team in wanted.items():
-        membership, is_new = Membership.objects.get_or_create(
+        clear_ended(team_id=team.pk, user=user, role=role, now=now)
+        membership, is_new = Membership.everything.get_or_create(
             team=team, user=user, role=role, defaults={"created_at": now}
         )
         if not is_new:
             continue
         GivenRole.objects.create(membership=membership, provider=provider)
-        admitted.given.append(f"{role} in {team.slug}")
         record(
             None, "member.added", user.username, at=now, team_id=team.pk,
             team=team.slug, role=role, provider=provider.slug,
@@ -186,7 +178,9 @@ def follow_groups(
 
 
 def _is_last(membership: Membership) -> bool:
-    others = Membership.objects.filter(entering("user__"), team=membership.team_id, role=membership.role)
+    others = Membership.objects.filter(
+        entering("user__"), team=membership.team_id, role=membership.role, ends_at=None
+    )
     return not others.exclude(pk=membership.pk).exists()
 
 

@@ -11,9 +11,15 @@ from django.db.models import Q, QuerySet
 from portal.accounts.models import User
 from portal.common.errors import Forbidden, NotFound
 from portal.common.rows import Rows
+from portal.common.sql import fetch
 from portal.teams.models import Membership, Role, Team
 
 _TEAMS = Rows(Team)
+_HELD = """
+SELECT m.team_id, m.role, t.name, t.parent_id IS NULL FROM teams_membership m JOIN teams_team t ON t.id = m.team_id
+WHERE m.user_id = %s AND (m.ends_at IS NULL OR m.ends_at > statement_timestamp()) ORDER BY m.id
+"""
+DECIDES = frozenset({Role.APPROVER, Role.ADMIN})
 SEES_TEAM = frozenset({Role.RESEARCHER, Role.ADMIN, Role.APPROVER, Role.FINANCE, Role.OPERATOR})
 
 
@@ -30,9 +36,17 @@ class Rights:
     user: User
 
     @cached_property
+    def _rows(self) -> list[tuple[int, str, str, bool]]:
+        return [(row[0], row[1], row[2], row[3]) for row in fetch(_HELD, [self.user.pk])]
+
+    @cached_property
     def held(self) -> tuple[tuple[int, str], ...]:
         """Return the (team id, role) pairs of this person."""
-        return tuple(Membership.objects.filter(user=self.user).values_list("team_id", "role"))
+        return tuple((team, role) for team, role, _name, _is_root in self._rows)
+
+    def name_of(self, team_id: int) -> str:
+        """Return the name of a team in which a role is held directly; "" of any other."""
+        return next((name for team, _role, name, _is_root in self._rows if team == team_id), "")
 
     def teams_with(self, roles: Iterable[str]) -> list[int]:
         """Return the ids of teams where one of the roles is held directly."""
@@ -50,11 +64,9 @@ class Rights:
     @cached_property
     def held_on_root(self) -> frozenset[str]:
         """Return the roles held on the organisation itself: fleet, prices and months belong to it."""
-        over_all = [team_id for team_id, role in self.held if role in (Role.OPERATOR, Role.FINANCE)]
-        if not over_all:
+        if not self.has_anywhere(Role.OPERATOR, Role.FINANCE):
             return frozenset()
-        roots = set(Team.objects.filter(pk__in=over_all, parent=None).values_list("pk", flat=True))
-        return frozenset(role for team_id, role in self.held if team_id in roots)
+        return frozenset(role for _team, role, _name, is_root in self._rows if is_root)
 
     @property
     def is_operator(self) -> bool:

@@ -10,12 +10,13 @@ KEEP = timedelta(days=400)
 # Minutes that wait in Redis for longer than this are in the pictures of minutes only.
 LATE = timedelta(hours=2)
 _PUT = """
-INSERT INTO telemetry_hourrollup (lease_id, hour, minutes, util_mean)
-SELECT lease_id, date_trunc('hour', minute, 'UTC') AS hour, count(*), avg(util_mean)
+INSERT INTO telemetry_hourrollup (lease_id, hour, minutes, util_mean, memory_max_mib)
+SELECT lease_id, date_trunc('hour', minute, 'UTC') AS hour, count(*), avg(util_mean), max(memory_max_mib)
   FROM telemetry_minuterollup
  WHERE minute >= %s AND minute < %s AND lease_id IS NOT NULL AND util_mean IS NOT NULL
  GROUP BY 1, 2
-ON CONFLICT (hour, lease_id) DO UPDATE SET minutes = excluded.minutes, util_mean = excluded.util_mean
+ON CONFLICT (hour, lease_id) DO UPDATE SET minutes = excluded.minutes, util_mean = excluded.util_mean,
+  memory_max_mib = excluded.memory_max_mib
  WHERE telemetry_hourrollup.minutes <= excluded.minutes
 """
 

@@ -7,6 +7,7 @@ time is passed in. ``periodic`` calls it, ``consumers`` talk to it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import weakref
@@ -18,9 +19,14 @@ from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import override
 
-from portal.common.live import EVENTS, FRAMES, hub
+from portal.accounts.models import User
+from portal.common.errors import NotFound
+from portal.common.live import EVENTS, FRAMES, LOGS, hub
+from portal.jobs.log_views import readable_job
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
+from portal.notifications.announcements import CHANGED
+from portal.teams.selectors import Rights
 from portal.telemetry import payloads, viewers
 from portal.telemetry.database import in_database
 from portal.telemetry.frames import unpack
@@ -35,12 +41,12 @@ log = logging.getLogger(__name__)
 MAX_TOPICS = 64
 MISSES_ALLOWED = 3
 SIGN_IN, NOT_ALLOWED, LATER, RESTART = 4401, 4403, 1013, 1012
-_TOPIC = re.compile(r"me|fleet|lease:[a-z0-9-]{1,24}|node:[A-Za-z0-9_-]{1,60}")
+_TOPIC = re.compile(r"me|fleet|(?:lease|job):[a-z0-9-]{1,24}|node:[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedTopic:
-    """A topic that a socket looks at; ``team_id`` and ``memory_mib`` of a lease."""
+    """A topic that a socket looks at; ``team_id`` of a lease or a job, ``memory_mib`` of a lease."""
 
     team_id: int | None = None
     memory_mib: int | None = None
@@ -98,6 +104,7 @@ class Switchboard:
         news = hub()
         news.listen(FRAMES, self.on_frame)
         news.listen(EVENTS, self.on_event)
+        news.listen(LOGS, self.on_log)
         news.watch(self.on_news)
 
     # --- seats ---------------------------------------------------------------------------------
@@ -157,7 +164,8 @@ class Switchboard:
         if not named:
             return found
         uids = [topic.removeprefix("lease:") for topic in named if topic.startswith("lease:")]
-        visitor, rows = await in_database(lambda: _read(seat.visitor, uids, now))
+        jobs = [topic.removeprefix("job:") for topic in named if topic.startswith("job:")]
+        visitor, rows, readable = await in_database(lambda: _read(seat.visitor, uids, jobs, now))
         if visitor is None:
             seat.close(SIGN_IN)
             return {}
@@ -167,6 +175,7 @@ class Switchboard:
         for uid, team_id, memory_mib in rows:
             if roster.sees(visitor.held, team_id):
                 found[f"lease:{uid}"] = WatchedTopic(team_id, memory_mib)
+        found |= {f"job:{uid}": WatchedTopic(team_id) for uid, team_id in readable.items()}
         found |= {topic: WatchedTopic() for topic in named if topic.removeprefix("node:") in roster.nodes}
         return found
 
@@ -242,7 +251,7 @@ class Switchboard:
         kind, _sep, name = topic.partition(":")
         if kind == "lease":
             return self._lease_data(name, watched, now, is_snapshot=is_snapshot)
-        if kind == "me":
+        if kind in ("me", "job"):
             return now, "{}"
         names = [name] if kind == "node" else list(self.keeper.roster.nodes)
         texts = {name: self._nodes.text(name, scope, now=now) for name in names}
@@ -265,6 +274,11 @@ class Switchboard:
     def on_event(self, _channel: str, event: Any) -> None:
         """Hand a change of state at once to those who may see its team."""
         team_id = event.get("team") if isinstance(event, dict) else None
+        if isinstance(event, dict) and event.get("event") == CHANGED:
+            # To everybody: it holds no text, and who may read the announcement the page asks for itself.
+            for seat in self.topics.get("me", ()):
+                seat.mailbox.put(payloads.event_text(event, ""))
+            return
         if not isinstance(team_id, int):
             return
         if event.get("state") == LeaseState.PREPARING:
@@ -300,6 +314,17 @@ class Switchboard:
                 seat for seat in self.topics.get("me", ()) if not seat.visitor.held.isdisjoint(team.lineage)
             ]
         return self._audiences[team_id]
+
+    def on_log(self, _channel: str, grown: Any) -> None:
+        """Tell those who read a job's output that there is more of it; one who is slow hears of the newest alone."""
+        topic = f"job:{grown.get('job')}" if isinstance(grown, dict) else ""
+        if topic not in self.topics:
+            return
+        seq = self._seqs[topic] = self._seqs.get(topic, 0) + 1
+        data = payloads.dumps({"attempt": grown.get("attempt"), "size": grown.get("size")})
+        text = payloads.envelope("frame", topic, seq, grown["at"], data)
+        for seat in self.topics[topic]:
+            seat.mailbox.put_frame(topic, text)
 
     def on_news(self, is_open: bool) -> None:
         """Say that live news pauses; when it is back, let everybody come again and read the rows."""
@@ -351,12 +376,20 @@ class Switchboard:
 
 
 def _read(
-    visitor: Viewer, uids: list[str], now: datetime
-) -> tuple[Viewer | None, list[tuple[str, int, int]]]:
-    """Return the visitor as they are now, and (uid, team, MiB) of leases, whoever may see them."""
+    visitor: Viewer, uids: list[str], jobs: list[str], now: datetime
+) -> tuple[Viewer | None, list[tuple[str, int, int]], dict[str, int]]:
+    """Return the visitor as they are now, (uid, team, MiB) of leases, whoever may see them, and the team of each job
+    whose output they may read.
+    """
     rows = Lease.objects.filter(uid__in=uids).values_list("uid", "team_id", "count", "flavor__memory_mib")
     leases = [(uid, team_id, count * mib) for uid, team_id, count, mib in rows] if uids else []
-    return viewers.review([visitor], now=now).get(visitor.key), leases
+    readable = {}
+    for person in User.objects.filter(pk=visitor.user_id) if jobs else ():
+        rights = Rights(person)
+        for uid in jobs:
+            with contextlib.suppress(NotFound):
+                readable[uid] = readable_job(rights, uid).team_id
+    return viewers.review([visitor], now=now).get(visitor.key), leases, readable
 
 
 _boards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Switchboard] = weakref.WeakKeyDictionary()

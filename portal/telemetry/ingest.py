@@ -106,6 +106,10 @@ class Intake:
             now = lease_now(frame, slots)
             sums = minute.leases.setdefault(roster.leases[lease].id, minutes.MinuteSums())
             sums.add(now.util, now.memory_used_mib)
+            more = now.more
+            if more is not None:
+                sums.add_activity(sm=more.sm, tensor=more.tensor, bandwidth=more.bandwidth)
+            sums.add_activity(power_w=now.power_w)
 
     def flush(self, *, now: float) -> None:
         """Send on the minutes that are over although their node has gone silent."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 LATE_S = 5
+ACTIVITY = ("sm", "tensor", "bandwidth", "power_w")
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class MinuteSums:
     util_max: float | None = None
     memory_max_mib: int | None = None
     energy_mj: int | None = None
+    # Of what only some devices tell: name in ``ACTIVITY`` to how often it was known and its sum.
+    activity: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, util: float | None, memory_mib: int | None, energy_mj: int | None = None) -> None:
         """Count one second."""
@@ -32,6 +35,18 @@ class MinuteSums:
             self.memory_max_mib = max(memory_mib, self.memory_max_mib or 0)
         if energy_mj is not None:
             self.energy_mj = (self.energy_mj or 0) + energy_mj
+
+    def add_activity(self, **values: float | None) -> None:
+        """Count what else is known of the second that was just added, by names of ``ACTIVITY``."""
+        for name, value in values.items():
+            if value is not None:
+                known, total = self.activity.get(name, (0, 0.0))
+                self.activity[name] = (known + 1, total + value)
+
+    def activity_mean(self, name: str) -> float | None:
+        """Return the mean of one of ``ACTIVITY`` over the seconds in which it was known."""
+        known, total = self.activity.get(name, (0, 0.0))
+        return round(total / known, 2) if known else None
 
     @property
     def util_mean(self) -> float | None:
@@ -95,7 +110,10 @@ def read(text: str) -> Minute:
 
 
 def _sums(raw: dict[str, dict[str, Any]]) -> dict[int, MinuteSums]:
-    return {int(key): MinuteSums(**value) for key, value in raw.items()}
+    found = {int(key): MinuteSums(**value) for key, value in raw.items()}
+    for sums in found.values():
+        sums.activity = {name: (int(known), float(total)) for name, (known, total) in sums.activity.items()}
+    return found
 
 
 def texts(minutes: Iterable[Minute]) -> list[str]:

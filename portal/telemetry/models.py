@@ -6,7 +6,11 @@ from django.db.models import Q
 
 
 class MinuteRollup(models.Model):
-    """One minute of a device or of a lease. Unknown stays null; money never reads this."""
+    """One minute of a device or of a lease. Unknown stays null; money never reads this.
+
+    Of leases only, means over the seconds that were known: activity of multiprocessors, tensor cores and memory
+    bandwidth in percent, and power in watts (of a part of a device an estimate).
+    """
 
     device_id = models.BigIntegerField(null=True)
     lease_id = models.BigIntegerField(null=True)
@@ -16,6 +20,10 @@ class MinuteRollup(models.Model):
     util_max = models.FloatField(null=True)
     memory_max_mib = models.PositiveIntegerField(null=True)
     energy_mj = models.BigIntegerField(null=True)
+    sm_mean = models.FloatField(null=True)
+    tensor_mean = models.FloatField(null=True)
+    bandwidth_mean = models.FloatField(null=True)
+    power_mean_w = models.FloatField(null=True)
 
     class Meta:
         # Minutes come in order of time: a few kilobytes find those of the last hours.
@@ -43,6 +51,8 @@ class MinuteRollup(models.Model):
 class HourRollup(models.Model):
     """One hour of a lease: its mean utilisation in percent over the ``minutes`` in which that was known.
 
+    ``memory_max_mib`` is the most device memory that it had in one of them; None where nobody knows.
+
     Made of its minutes again and again until they are all in. Money never reads this.
     """
 
@@ -50,6 +60,7 @@ class HourRollup(models.Model):
     hour = models.DateTimeField()
     minutes = models.PositiveSmallIntegerField()
     util_mean = models.FloatField()
+    memory_max_mib = models.PositiveIntegerField(null=True)
 
     class Meta:
         indexes = [models.Index(fields=["lease_id"], name="hour_by_lease")]

@@ -21,11 +21,13 @@ KEEP = timedelta(days=30)
 # A node whose agent changed the web process within a minute leaves two parts: the fuller one stays.
 _PUT = """
 INSERT INTO telemetry_minuterollup
-  (device_id, lease_id, minute, samples, util_mean, util_max, memory_max_mib, energy_mj)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+  (device_id, lease_id, minute, samples, util_mean, util_max, memory_max_mib, energy_mj,
+   sm_mean, tensor_mean, bandwidth_mean, power_mean_w)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT {target} DO UPDATE SET
   samples = excluded.samples, util_mean = excluded.util_mean, util_max = excluded.util_max,
-  memory_max_mib = excluded.memory_max_mib, energy_mj = excluded.energy_mj
+  memory_max_mib = excluded.memory_max_mib, energy_mj = excluded.energy_mj, sm_mean = excluded.sm_mean,
+  tensor_mean = excluded.tensor_mean, bandwidth_mean = excluded.bandwidth_mean, power_mean_w = excluded.power_mean_w
 WHERE telemetry_minuterollup.samples < excluded.samples
 """
 _PUT_DEVICE = _PUT.format(target="(device_id, minute) WHERE lease_id IS NULL")
@@ -91,4 +93,5 @@ def _row(
         sums.util_max,
         sums.memory_max_mib,
         sums.energy_mj,
+        *(sums.activity_mean(name) for name in minutes.ACTIVITY),
     )

@@ -22,15 +22,20 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.models import User
 from portal.accounts.sessions import note_browser
-from portal.accounts.sign_in_attempts import begin_attempt
+from portal.accounts.sign_in_attempts import Attempt, begin_attempt, give_back
 from portal.accounts.zones import adopt_zone
 from portal.audit import sign_ins
 from portal.catalog.first_start import is_set_up
 from portal.common.addresses import client_address
+from portal.common.clock import db_now
 from portal.common.zones import LONGEST_NAME
+from portal.leases.seats import claim_at_sign_in
+from portal.second_factor.services import has_factor, is_required
 from portal.sso.providers import active_providers
 from portal.teams.models import Membership, Role
+from portal.web.announcements import shown_announcements
 from portal.web.own_paths import own_path, remember_language
+from portal.web.second_step import ask_for_code
 
 DEMO_PASSWORD = "berth-demo"  # noqa: S105 (printed by `make up`; only offered when BERTH_DEMO is on)
 DEMO_PEOPLE = {
@@ -105,28 +110,20 @@ def _try(request: HttpRequest) -> HttpResponse:
     name, address, now = form.cleaned_data["username"], client_address(request), timezone.now()
     attempt = begin_attempt(name, address, now=now)
     if attempt.wait_s:
-        minutes = math.ceil(attempt.wait_s / 60)
-        form.add_error(
-            None,
-            ngettext(
-                "Too many tries. Wait %(n)d minute, then try again.",
-                "Too many tries. Wait %(n)d minutes, then try again.",
-                minutes,
-            )
-            % {"n": minutes},
-        )
-        response = _shown(request, form, status=429)
-        response["Retry-After"] = str(attempt.wait_s)
         if attempt.is_first_refused:
             sign_ins.sign_in_failed(name, address, now=now, why="too many tries")
-        return response
+        return too_many_tries(request, form, attempt)
     user = authenticate(request, **form.cleaned_data)
     if not isinstance(user, User):
         sign_ins.sign_in_failed(name, address, now=now, why="refused")
         form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
         return _shown(request, form, status=422)
+    zone, goal = request.POST.get("zone", "")[:LONGEST_NAME], goal_of(request)
+    if has_factor(user) or is_required(user):
+        give_back(attempt)
+        return ask_for_code(request, user, zone=zone, goal=goal)
     sign_ins.signed_in(user, attempt, address, now=now)
-    return enter(request, user, zone=request.POST.get("zone", ""), goal=goal_of(request))
+    return enter(request, user, zone=zone, goal=goal)
 
 
 def enter(request: HttpRequest, user: User, *, zone: str, goal: str) -> HttpResponse:
@@ -139,8 +136,28 @@ def enter(request: HttpRequest, user: User, *, zone: str, goal: str) -> HttpResp
             "Times are shown in %(zone)s, the time zone of this browser. Your profile has another, if you like."
         )
         messages.info(request, said % {"zone": adopted})
+    for workshop in claim_at_sign_in(user, now=db_now()):
+        said = _("%(name)s: your slice starts now, or when it begins.")
+        messages.success(request, said % {"name": workshop.name})
     answer = redirect(goal)
     return remember_language(answer, user.language) if user.language else answer
+
+
+def too_many_tries(request: HttpRequest, form: SignInForm, attempt: Attempt) -> HttpResponse:
+    """Say on the sign-in page how long to wait."""
+    minutes = math.ceil(attempt.wait_s / 60)
+    said = ngettext(
+        "Too many tries. Wait %(n)d minute, then try again.",
+        "Too many tries. Wait %(n)d minutes, then try again.",
+        minutes,
+    ) % {"n": minutes}
+    if form.is_bound:
+        form.add_error(None, said)
+    else:
+        messages.error(request, said)
+    response = _shown(request, form, status=429)
+    response["Retry-After"] = str(attempt.wait_s)
+    return response
 
 
 def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:
@@ -148,6 +165,7 @@ def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> Http
     context = {"form": form, "people": people, "goal": goal_of(request), "is_demo": settings.DEMO}
     context["is_empty"] = not is_set_up()
     context["providers"] = active_providers()
+    context["announcements"] = shown_announcements(request)
     return render(request, "web/sign_in.html", context, status=status)
 
 

@@ -31,13 +31,19 @@ def usual_sizes(user: User) -> dict[int, int]:
 
 
 def strip(
-    usual: dict[int, int], *, most: int | None = None, step_h: int = 1, now: datetime
+    usual: dict[int, int],
+    *,
+    most: int | None = None,
+    step_h: int = 1,
+    now: datetime,
+    seen: Availability | None = None,
 ) -> tuple[HourStrip, str]:
     """Return the strip, one's usual sizes first, and one sentence about the most usual one ("" without one).
 
-    ``most`` rows at most. An hour of which nothing is known is dotted and has no number.
+    ``most`` rows at most; ``seen`` is what was looked up already. An hour of which nothing is known is dotted and has
+    no number.
     """
-    seen = availability(steps=STEPS, step_h=step_h, now=now)
+    seen = seen or availability(steps=STEPS, step_h=step_h, now=now)
     order = {flavor: number for number, flavor in enumerate(usual)}
     rows = sorted(seen.rows, key=lambda row: (order.get(row.flavor.pk, len(order)), row.flavor.position))[
         :most

@@ -88,13 +88,13 @@ def page(request: HttpRequest, month: str = "") -> HttpResponse:
     _require(request)
     now = db_now()
     period = named(month) if month else period_of(now)
-    month = f"{period.starts_at:%Y-%m}"
+    month = str(period)
     found = capacity_of(period, now=now)
     total = together(one.account for one in found)
     context = {
         "period": period,
         "month": month,
-        "months": [f"{row.starts_at:%Y-%m}" for row in all_months(now=now)[:MOST_MONTHS]],
+        "months": [str(row) for row in all_months(now=now)[:MOST_MONTHS]],
         "total": _row(_("Cluster"), "", total, {}, is_node=True),
         "above": _hours(total.above) if total.above else "",
         "rows": list(_rows(month, found, request.GET.get("node", ""))),

@@ -168,7 +168,7 @@ def grounds(labels: Sequence[str], rows: Sequence[Sequence[str]], heads: Sequenc
 
 def clock(at: datetime) -> str:
     """Return the time of day in the zone of the page: "14:00"."""
-    return date_format(timezone.localtime(at), "H:i")
+    return f"{timezone.localtime(at):%H:%M}"
 
 
 def weekday(at: datetime) -> str:

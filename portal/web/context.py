@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from django.conf import settings
@@ -13,12 +14,15 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from portal.common.logs import request_id
+from portal.common.sql import fetch
 from portal.leases.selectors import decisions_waiting
-from portal.notifications.models import Notification
-from portal.teams.models import Role, Team
+from portal.teams.models import Role
 from portal.teams.selectors import Rights
 from portal.web.access import rights_of
+from portal.web.announcements import shown_announcements
 
+# Counted on every page.
+_UNREAD = "SELECT count(*) FROM notifications_notification WHERE user_id = %s AND read_at IS NULL"
 ASKS = (Role.RESEARCHER, Role.ADMIN)
 DECIDES = (Role.APPROVER, Role.ADMIN)
 RANK = (Role.OPERATOR, Role.FINANCE, Role.ADMIN, Role.APPROVER, Role.RESEARCHER)
@@ -47,6 +51,7 @@ def page(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
         context["nav"] = SimpleLazyObject(lambda: navigation(request))
+        context["announcements"] = SimpleLazyObject(lambda: shown_announcements(request))
         context["user_role"] = SimpleLazyObject(lambda: role_text(rights_of(request)))
     return context
 
@@ -63,25 +68,30 @@ def role_text(rights: Rights) -> str:
     held = sorted(rights.held, key=lambda pair: RANK.index(Role(pair[1])))
     if not held:
         return str(_("No team yet"))
-    team = Team.objects.filter(pk=held[0][0]).values_list("name", flat=True).first()
-    return f"{Role(held[0][1]).label} · {team}"
+    return f"{Role(held[0][1]).label} · {rights.name_of(held[0][0])}"
 
 
 def _common(request: HttpRequest) -> list[NavigationEntry]:
     rights = rights_of(request)
     asks, decides = rights.has_anywhere(*ASKS), rights.has_anywhere(*DECIDES)
-    unread = Notification.objects.filter(user=rights.user, read_at=None).count()
+    ((unread,),) = fetch(_UNREAD, [rights.user.pk])
     waiting = decisions_waiting(rights) if decides else 0
     entries = [NavigationEntry("home", _("Home"), "home")]
     if asks:
         entries.append(
-            NavigationEntry("request_new", _("New request"), "circle-plus", pgettext_lazy("nav", "New"))
+            NavigationEntry(
+                "request_new",
+                _("New request"),
+                "circle-plus",
+                pgettext_lazy("nav", "New"),
+                also=("requests_bulk",),
+            )
         )
     elif decides:
         entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
     entries.append(NavigationEntry("leases", _("Leases"), "list-details", also=("requests", "jobs")))
     entries.append(NavigationEntry("cluster", _("Cluster"), "layout-grid"))
-    entries.append(NavigationEntry("calendar", _("Calendar"), "calendar", also=("reservations",)))
+    entries.append(NavigationEntry("calendar", _("Calendar"), "calendar", also=("reservations", "workshops")))
     if asks and decides:
         entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
     entries.append(NavigationEntry("teams", _("Teams"), "users"))
@@ -98,6 +108,8 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("notes", _("Credit and debit notes"), "pencil", section=_("Finance")))
         entries.append(NavigationEntry("wallets", _("Wallets"), "coin", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
+        entries.append(NavigationEntry("discounts", _("Discounts"), "tag", section=_("Finance")))
+        entries.append(NavigationEntry("projects", _("Projects"), "tag", section=_("Finance")))
         entries.append(NavigationEntry("refunds", _("Refund rules"), "arrow-back-up", section=_("Finance")))
     if rights.is_finance or rights.is_operator:
         section = _("Finance") if rights.is_finance else _("Operations")
@@ -110,19 +122,37 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
                 "policies", _("Policies"), "adjustments", section=_("Operations"), also=("cohorts",)
             )
         )
+        entries.append(NavigationEntry("idle", _("Idle leases"), "hourglass", section=_("Operations")))
         entries.append(NavigationEntry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
-        entries.append(NavigationEntry("single_sign_on", _("Single sign-on"), "key", section=_("Operations")))
+        entries.append(
+            NavigationEntry("announcements", _("Announcements"), "speakerphone", section=_("Operations"))
+        )
+        entries.append(
+            NavigationEntry(
+                "single_sign_on",
+                _("Single sign-on"),
+                "key",
+                section=_("Operations"),
+                also=("second_factor_rules",),
+            )
+        )
         entries.append(NavigationEntry("audit", _("Audit"), "history", section=_("Operations")))
     return entries
 
 
+@cache
+def _address(name: str) -> str:
+    """Return a page's address; raises NoReverseMatch. Looked up once: there are some twenty on every page."""
+    return reverse(f"web:{name}")
+
+
 def _shown(entry: NavigationEntry, path: str) -> dict[str, Any] | None:
     try:
-        url = reverse(f"web:{entry.name}")
-        others = [reverse(f"web:{name}") for name in entry.also]
+        url = _address(entry.name)
+        others = [_address(name) for name in entry.also]
     except NoReverseMatch:
         return None
-    new = reverse("web:request_new")
+    asking = (_address("request_new"), _address("requests_bulk"))
     active = path == url if url == "/" else any(path.startswith(u) for u in (url, *others))
     return {
         "label": entry.label,
@@ -131,5 +161,5 @@ def _shown(entry: NavigationEntry, path: str) -> dict[str, Any] | None:
         "icon": entry.icon,
         "section": entry.section,
         "badge": entry.badge,
-        "active": active and (url == new or path != new),
+        "active": active and (url == asking[0] or path not in asking),
     }

@@ -89,17 +89,29 @@ SHARES = [
 
 def _flavors() -> list[dict[str, Any]]:
     rows = [
-        ("1g.10gb", "H100 80GB", "10 GB", "1/8 device", 14, "0.62", 1, "mig", "", True),
-        ("2g.20gb", "H100 80GB", "20 GB", "2/8 device", 5, "1.18", 2, "mig", "", False),
-        ("4g.40gb", "A100 80GB", "40 GB", "4/8 device", 0, "1.70", 4, "mig", "", False),
-        ("L40S share", "L40S 48GB", "12 GB", "¼ device", None, "0.34", 2, "memlimit", "", False),
-        ("Whole H100", "H100 80GB", "80 GB", "whole device", 3, "4.40", 8, "exclusive", "", False),
-        ("Eight H100", "H100 80GB", "640 GB", "one node", 0, "35.20", 8, "exclusive", "above ceiling", False),
+        ("1g.10gb", "H100 80GB", "10 GB", "0.14", 14, 14, "0.62", "mig", "", True),
+        ("2g.20gb", "H100 80GB", "20 GB", "0.28", 28, 5, "1.18", "mig", "", False),
+        ("4g.40gb", "A100 80GB", "40 GB", "0.57", 57, 0, "1.70", "mig", "", False),
+        ("L40S share", "L40S 48GB", "12 GB", "", None, None, "0.34", "memlimit", "", False),
+        ("Whole H100", "H100 80GB", "80 GB", "1", 100, 3, "4.40", "exclusive", "", False),
+        ("Eight H100", "H100 80GB", "640 GB", "8", 100, 0, "35.20", "exclusive", "above ceiling", False),
     ]
-    keys = ["title", "model", "memory", "share", "free", "price", "size", "mode", "disabled", "checked"]
+    keys = [
+        "title",
+        "model",
+        "memory",
+        "speed",
+        "speed_percent",
+        "free",
+        "price",
+        "mode",
+        "disabled",
+        "checked",
+    ]
     return [
         dict(zip(keys, row, strict=True))
-        | {"price": Decimal(row[5]), "currency": "CNY", "grid": 8, "value": row[0]}
+        | {"price": Decimal(row[6]), "currency": "CNY", "value": row[0], "quota": row[3] or "0.25"}
+        | {"memory_mib": 1024 * int(row[2].split()[0]), "is_shared": row[7] == "memlimit", "free_at": None}
         for row in rows
     ]
 

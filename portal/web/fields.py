@@ -49,6 +49,20 @@ class DurationField(forms.CharField):
         return seconds
 
 
+class MaybeDuration(forms.CharField):
+    """A length of time that may be left out; cleans to whole seconds, 0 for none."""
+
+    def clean(self, value: Any) -> int:
+        """Return the seconds, or refuse text that names no time."""
+        text = super().clean(value)
+        if not text:
+            return 0
+        seconds = parse_duration(text)
+        if seconds is None:
+            raise forms.ValidationError(_("Write a time such as 6 h, 90 min or 2 d."))
+        return seconds
+
+
 class WallTimeField(forms.DateTimeField):
     """A date and a time as clocks show it somewhere; cleans to a datetime without zone, or with the one it names."""
 
@@ -85,6 +99,17 @@ class MomentField(WallTimeField):
             raise forms.ValidationError(error.sentence) from error
         except OverflowError as error:
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
+
+
+class MonthInput(forms.DateField):
+    """A month as browsers write it ("2026-11"); cleans to its first day."""
+
+    def __init__(self, **more: Any) -> None:
+        widget = forms.DateInput(
+            {"class": "form-control", "type": "month", "placeholder": "2026-11", "autocomplete": "off"},
+            format="%Y-%m",
+        )
+        super().__init__(widget=widget, input_formats=["%Y-%m"], **more)
 
 
 class _Hint:

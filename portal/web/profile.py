@@ -28,7 +28,8 @@ class ProfileForm(forms.Form):
     time_zone = forms.ChoiceField(
         label=gettext_lazy("Time zone"),
         help_text=gettext_lazy(
-            "Every time that Berth shows you or asks for is in this zone. Months of bills are counted in UTC."
+            "Every time that Berth shows you or asks for is in this zone. "
+            "Months of bills are in that of the organisation."
         ),
         widget=forms.Select({"class": "form-select"}),
     )

@@ -5,21 +5,27 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.web import (
+    announcements,
     capacity,
     cohorts,
     cycles,
+    discounts,
     flavors,
+    labels,
+    mailings,
     maintenance,
     profile,
     refunds,
     sessions,
     setup,
     wallets,
+    waste,
 )
 from portal.web.audit import page as audit
 from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
 from portal.web.contact_points import page as contact_points
+from portal.web.idle import page as idle
 from portal.web.invoices import notes
 from portal.web.invoices import page as invoices
 from portal.web.invoices import periods as invoices_periods
@@ -31,9 +37,11 @@ from portal.web.power import actions as power
 from portal.web.rates import page as rates
 from portal.web.reports import page as reports
 from portal.web.requests import templates
+from portal.web.second_factor import page as second_factor
 from portal.web.single_sign_on import page as single_sign_on
 from portal.web.ssh_keys import page as ssh_keys
 from portal.web.teams import images as teams_images
+from portal.web.teams import invitations as teams_invitations
 from portal.web.teams import page as teams
 from portal.web.teams import quota as teams_quota
 from portal.web.teams import settings as teams_settings
@@ -48,6 +56,13 @@ urlpatterns = [
     path("teams/<slug:slug>/settings/", teams_settings.settings, name="team_settings"),
     path("teams/<slug:slug>/people/new/", teams_settings.person, name="person_new"),
     path("teams/<slug:slug>/people/link/", teams_settings.again, name="person_link"),
+    path("teams/<slug:slug>/invitations/", teams_invitations.page, name="team_invitations"),
+    path(
+        "teams/<slug:slug>/invitations/<int:key>/revoke/",
+        teams_invitations.revoke,
+        name="team_invitation_revoke",
+    ),
+    path("invitations/<str:secret>/", teams_invitations.answer, name="invitation"),
     path("teams/<slug:slug>/templates/", templates.page, name="team_templates"),
     path("teams/<slug:slug>/templates/<str:uid>/remove/", templates.remove, name="template_remove"),
     path("teams/<slug:slug>/images/", teams_images.images, name="team_images"),
@@ -71,6 +86,7 @@ urlpatterns = [
     path("invoices/<slug:slug>/<str:month>/invoice.pdf", reports.invoice_pdf, name="invoice_pdf"),
     path("invoices/<slug:slug>/<str:month>/lines/<str:key>/", invoices.line, name="invoice_line"),
     path("reports/", reports.page, name="reports"),
+    path("reports/waste/", waste.page, name="waste"),
     path("reports/<str:month>/<str:kind>", reports.download, name="report_file"),
     path("profile/", profile.page, name="profile"),
     path("ssh-keys/", ssh_keys.page, name="ssh_keys"),
@@ -86,6 +102,13 @@ urlpatterns = [
     path("sessions/end-others/", sessions.end_others, name="sessions_end_others"),
     path("sessions/<slug:uid>/end/", sessions.end, name="session_end"),
     path("password/", sessions.password, name="password"),
+    path("second-factor/", second_factor.page, name="second_factor"),
+    path("second-factor/begin/", second_factor.begin, name="second_factor_begin"),
+    path("second-factor/confirm/", second_factor.confirm, name="second_factor_confirm"),
+    path("second-factor/codes/", second_factor.codes, name="second_factor_codes"),
+    path("second-factor/off/", second_factor.off, name="second_factor_off"),
+    path("operations/second-factor/", second_factor.rules, name="second_factor_rules"),
+    path("operations/second-factor/reset/", second_factor.reset, name="second_factor_reset"),
     path("operations/single-sign-on/", single_sign_on.page, name="single_sign_on"),
     path("operations/single-sign-on/new/", single_sign_on.new, name="single_sign_on_new"),
     path("operations/single-sign-on/<slug:slug>/", single_sign_on.change, name="single_sign_on_change"),
@@ -98,6 +121,7 @@ urlpatterns = [
     path("finance/notes/<str:uid>/decide/", notes.decide, name="note_decide"),
     path("finance/notes/<str:uid>/withdraw/", notes.withdraw, name="note_withdraw"),
     path("finance/months/", invoices_periods.page, name="periods"),
+    path("finance/zone/", invoices_periods.zone, name="month_zone"),
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
     path("finance/months/<str:month>/rehearsal/", invoices_periods.rehearsal, name="rehearsal"),
     path("finance/wallets/", wallets.page, name="wallets"),
@@ -108,6 +132,15 @@ urlpatterns = [
     path("finance/prices/", rates.page, name="rates"),
     path("finance/prices/<int:key>/move/", rates.move, name="rate_move"),
     path("finance/prices/<int:key>/withdraw/", rates.withdraw, name="rate_withdraw"),
+    path("finance/discounts/", discounts.page, name="discounts"),
+    path("finance/discounts/<int:key>/end/", discounts.end, name="discount_end"),
+    path("finance/projects/", labels.projects, name="projects"),
+    path("finance/projects/<str:code>/", labels.project, name="project"),
+    path("teams/<slug:slug>/labels/", labels.team, name="team_labels"),
+    path("finance/mailings/", mailings.page, name="mailings"),
+    path("finance/mailings/<int:key>/", mailings.mailing, name="mailing"),
+    path("finance/mailings/<int:key>/send/", mailings.send, name="mailing_send"),
+    path("finance/mailings/<int:key>/remove/", mailings.remove, name="mailing_remove"),
     path("finance/refunds/", refunds.page, name="refunds"),
     path("finance/refunds/<int:key>/withdraw/", refunds.withdraw, name="refund_withdraw"),
     path("finance/currency/", rates.currency, name="currency"),
@@ -128,14 +161,24 @@ urlpatterns = [
     path("operations/nodes/<slug:name>/quarantine/", health.put_in_quarantine, name="node_quarantine"),
     path("operations/nodes/<slug:name>/clear/", health.clear_node, name="node_health_clear"),
     path("operations/devices/<str:uuid>/clear/", health.clear, name="device_clear"),
+    path("announcements/now/", announcements.current, name="announcements_now"),
+    path("announcements/<str:uid>/dismiss/", announcements.dismiss, name="announcement_dismiss"),
+    path("operations/announcements/", announcements.page, name="announcements"),
+    path(
+        "operations/announcements/<str:uid>/withdraw/", announcements.withdraw, name="announcement_withdraw"
+    ),
     path("operations/policies/", policies.page, name="policies"),
     path("operations/policies/edit/", policies.edit, name="policy_edit"),
     path("operations/policies/json/", policies.edit_json, name="policy_json"),
     path("operations/policies/save/", policies.save, name="policy_save"),
     path("operations/policies/compare/", policies.compare, name="policy_compare"),
     path("operations/policies/<int:number>/", policies.version, name="policy"),
+    path("operations/policies/<int:number>/confirm/", policies.confirm, name="policy_confirm"),
     path("operations/policies/<int:number>/activate/", policies.put_in_force, name="policy_activate"),
     path("operations/policies/<int:number>/roll-back/", policies.back, name="policy_roll_back"),
+    path("idle/", idle.page, name="idle"),
+    path("idle/rules/<int:key>/remove/", idle.remove, name="idle_rule_remove"),
+    path("leases/<str:uid>/idle/snooze/", idle.put_off, name="idle_snooze"),
     path("operations/cycles/", cycles.page, name="cycles"),
     path("operations/cohorts/", cohorts.page, name="cohorts"),
     path("operations/cohorts/<int:key>/rename/", cohorts.rename, name="cohort_rename"),

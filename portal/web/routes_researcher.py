@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import auth, design, forecasts, invitation, lists, reservations
+from portal.web import auth, design, forecasts, invitation, labels, lists, reservations
 from portal.web.calendar import page as calendar
+from portal.web.devices import grant as device_grant
+from portal.web.devices import page as devices
 from portal.web.home import page as home
 from portal.web.jobs import page as jobs
 from portal.web.leases import actions as leases_actions
@@ -14,25 +16,34 @@ from portal.web.leases import page as leases
 from portal.web.leases import terminal as lease_terminal
 from portal.web.notifications import page as notifications
 from portal.web.requests import approvals as requests_approvals
+from portal.web.requests import bulk as requests_bulk
 from portal.web.requests import detail as requests_detail
 from portal.web.requests import growth as requests_growth
 from portal.web.requests import new as requests_new
 from portal.web.search import page as search
+from portal.web.second_factor import signing_in as second_step
 from portal.web.single_sign_on import signing_in as sso
+from portal.web.workshops import page as workshops
 
 urlpatterns = [
     path("search/", search.page, name="search"),
     path("", home.page, name="home"),
     path("sign-in/", auth.sign_in, name="sign_in"),
+    path("device/", devices.page, name="device"),
+    path("oauth/device/", device_grant.authorize, name="oauth_device"),
+    path("oauth/token/", device_grant.token, name="oauth_token"),
+    path("second-step/", second_step.page, name="second_step"),
     path("sign-in/<slug:slug>/", sso.begin, name="sso_begin"),
     path("sign-in/<slug:slug>/back/", sso.back, name="sso_back"),
     path("sign-in/<slug:slug>/leave/", sso.leave, name="sso_leave"),
     path("join/<str:key>/<str:token>/", invitation.page, name="join"),
     path("sign-out/", auth.sign_out, name="sign_out"),
     path("requests/", lists.requests, name="requests"),
+    path("requests/bulk/", requests_bulk.page, name="requests_bulk"),
     path("requests/new/", requests_new.page, name="request_new"),
     path("requests/quote/", requests_new.quote, name="request_quote"),
     path("requests/<str:uid>/", requests_detail.page, name="request"),
+    path("requests/<str:uid>/labels/", labels.asked, name="request_labels"),
     path("requests/<str:uid>/withdraw/", requests_detail.withdraw, name="request_withdraw"),
     path("requests/<str:uid>/growth/", requests_growth.growth, name="request_growth"),
     path("requests/<str:uid>/decide/", requests_approvals.decide, name="request_decide"),
@@ -66,6 +77,15 @@ urlpatterns = [
     path("reservations/<str:uid>/", reservations.one, name="reservation"),
     path("reservations/<str:uid>/decide/", reservations.decide, name="reservation_decide"),
     path("reservations/<str:uid>/cancel/", reservations.cancel, name="reservation_cancel"),
+    path("workshops/", workshops.page, name="workshops"),
+    path("workshops/new/", workshops.new, name="workshop_new"),
+    path("workshops/<str:uid>/", workshops.one, name="workshop"),
+    path("workshops/<str:uid>/start/", workshops.start, name="workshop_start"),
+    path("workshops/<str:uid>/decide/", workshops.decide, name="workshop_decide"),
+    path("workshops/<str:uid>/people/", workshops.add, name="workshop_add"),
+    path("workshops/<str:uid>/people/remove/", workshops.remove, name="workshop_remove"),
+    path("workshops/<str:uid>/again/", workshops.repeat, name="workshop_repeat"),
+    path("workshops/<str:uid>/cancel/", workshops.cancel, name="workshop_cancel"),
     path("notifications/", notifications.page, name="notifications"),
     path("notifications/read/", notifications.read, name="notifications_read"),
     path("design/", design.page, name="design"),

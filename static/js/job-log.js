@@ -1,4 +1,5 @@
-// What a job prints: fetched piece by piece, drawn as text alone. Of escape sequences colours become classes; every
+// What a job prints: fetched piece by piece, as soon as the live socket says that there is more, and now and then without
+// it; drawn as text alone. Of escape sequences colours become classes; every
 // other one is dropped, and so is what a carriage return has overwritten.
 //
 //   <section data-job-log data-log-url="…" data-offset="0" data-line="1"> … <div class="job-log"></div></section>
@@ -51,6 +52,7 @@ export function mount(root, signal) {
   const follow = root.querySelector("[data-log-follow]");
   let offset = Number(root.dataset.offset), line = Number(root.dataset.line), attempt = 0;
   let rest = "", open = null, classes = [], pause = FIRST_PAUSE_MS;
+  let timer = 0, stored = 0, isLooking = false, isMore = false, isTold = false, isOver = false;
 
   function draw(text) {
     const row = open || document.createElement("p");
@@ -99,23 +101,37 @@ export function mount(root, signal) {
   }
 
   async function look() {
-    if (signal.aborted) return;
+    clearTimeout(timer);
+    if (signal.aborted || isOver) return;
+    isLooking = true;
+    isMore = false;
     let page = null;
     try {
       const answer = await fetch(`${root.dataset.logUrl}?attempt=${attempt}&offset=${offset}`, { signal });
-      if (answer.status === 404 || answer.status === 401) return;
+      if (answer.status === 404 || answer.status === 401) { isOver = true; return; }
       page = answer.ok && !answer.redirected ? await answer.json() : null;
-    } catch { /* tried again below */ }
+    } catch { /* tried again below */ } finally { isLooking = false; }
     if (page) {
       const grew = page.next > offset;
       if (page.text) add(page.text);
       offset = page.next;
-      if (page.is_done && !grew && !OPEN.includes(page.state)) return;
-      pause = grew ? FIRST_PAUSE_MS : Math.min(LONGEST_PAUSE_MS, pause * 1.2);
-      if (grew && page.text.length > 100000) pause = 0;
+      if (page.is_done && !grew && !OPEN.includes(page.state)) { isOver = true; return; }
+      pause = isTold ? LONGEST_PAUSE_MS : grew ? FIRST_PAUSE_MS : Math.min(LONGEST_PAUSE_MS, pause * 1.2);
+      if (grew && (offset < stored || page.text.length > 100000)) pause = 0;
     }
-    setTimeout(look, document.hidden ? LONGEST_PAUSE_MS : pause);
+    timer = setTimeout(look, document.hidden ? LONGEST_PAUSE_MS : isMore ? 0 : pause);
   }
+
+  // A frame says that more was stored; a snapshot, that from here on it will be said.
+  root.addEventListener("live:frame", (event) => {
+    stored = event.detail.data.size ?? 0;
+    isTold = true;
+    isMore = true;
+    if (!isLooking && !document.hidden) look();
+  }, { signal });
+  document.addEventListener("live:state", (event) => {
+    if (event.detail.state !== "open") { isTold = false; pause = FIRST_PAUSE_MS; }
+  }, { signal });
 
   search.addEventListener("input", () => {
     const first = mark();

@@ -23,6 +23,7 @@ let socket = null;
 let state = "idle";
 let attempts = 0;
 let wasOpen = false;
+let opens = 0;
 let heardAt = 0;
 let retryTimer = 0;
 const wanted = new Set(["me"]);
@@ -62,12 +63,14 @@ function deliver(message, isSnapshot) {
     showFields(el, detail.data);
     el.dispatchEvent(new CustomEvent("live:frame", { detail, bubbles: true }));
   }
-  // From here on every event reaches this page. What came before, while it was made and sent, is fetched.
-  if (isSnapshot && message.topic === "me") refresh(() => true);
+  // From here on every event reaches this page. What came before, while it was made and sent, is fetched; but for
+  // announcements, which are too rare to ask for twice on every page: those of a gap are fetched.
+  if (isSnapshot && message.topic === "me") refresh((topics) => opens > 1 || !topics.includes("announcements"));
 }
 
 function tell(event) {
   document.dispatchEvent(new CustomEvent("live:event", { detail: event }));
+  if (event.event === "announcement.changed") { refresh((topics) => topics.includes("announcements")); return; }
   const named = [`lease:${event.lease}`, `request:${event.request}`, `team:${event.team}`, "me"];
   refresh((topics) => topics.some((t) => named.includes(t)));
 }
@@ -104,6 +107,7 @@ function receive(text) {
 
 function opened() {
   attempts = 0;
+  opens += 1;
   wasOpen = true;
   heardAt = Date.now();
   lastSeq.clear();

@@ -17,9 +17,12 @@ const PARTS = [
   ["[data-terminal]", () => import("./terminal.js")],
   ["[data-terminal-watch]", () => import("./terminal-watch.js")],
   ["[data-job-log]", () => import("./job-log.js")],
+  ["[data-sorted-table]", () => import("./sorted-table.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
   ["[data-browser-zone], [data-browser-zone-offer]", () => import("./zone.js")],
+  ["[data-changes-in-s]", () => import("./announcements.js")],
   ["[data-search]", () => import("./search.js")],
+  ["[data-reads-into]", () => import("./read-file.js")],
   ["[data-draft]", () => import("./draft.js")],
 ];
 

@@ -33,6 +33,12 @@ function carry(form) {
   });
 }
 
+// Beside the button the price stays in sight, wherever the quote has scrolled to.
+function showPrice(form, target) {
+  const price = target.querySelector(".stat-value");
+  form.querySelectorAll("[data-quote-price]").forEach((shown) => { shown.innerHTML = price?.innerHTML ?? ""; });
+}
+
 function fields(form) {
   const query = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
@@ -60,6 +66,7 @@ export function mount(form, signal) {
       // A refusal (4xx) is also a fragment that says what to change; only a broken server has none.
       if (answer.status >= 500 || answer.redirected) throw new Error(String(answer.status));
       target.innerHTML = text;
+      showPrice(form, target);
       window.htmx?.process(target);
     } catch (error) {
       if (error.name !== "AbortError") target.textContent = gettext("The price is unknown just now. You can still send the request.");

@@ -9,7 +9,8 @@ import pytest
 
 from portal.api.parsers import MAX_BYTES
 from tests.api.fingerprint import fingerprint
-from tests.api.routes import WRITES, scene
+from tests.api.routes import WRITES
+from tests.api.scene import scene
 from tests.hostile.plenty import some
 from tests.portal.builders import World
 

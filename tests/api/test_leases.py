@@ -78,7 +78,7 @@ def test_list_of_leases_is_filtered_and_costs_the_same_for_one_and_many(
     for _ in range(4):
         world.active("bob")
 
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(8):
         rows = bob.get("leases/").json()["results"]
 
     assert len(rows) == 5

@@ -9,7 +9,8 @@ import pytest
 from django.db import transaction
 
 from tests.api.fingerprint import fingerprint
-from tests.api.routes import ROUTES, WRITES, Route, scene
+from tests.api.routes import ROUTES, WRITES, Route
+from tests.api.scene import scene
 from tests.hostile.plenty import some
 from tests.portal.builders import World
 
@@ -50,8 +51,8 @@ def objects(world: World) -> dict[str, str]:
     return scene(world)
 
 
-# A wrong password is counted and written down: that is what it is there for.
-COUNTED = {"password/"}
+# A wrong password or code is counted and written down: that is what it is there for.
+COUNTED = {"password/", "second-factor/", "second-factor/recovery-codes/", "second-factor/off/"}
 
 
 def _called(openapi: Any, route: Route) -> Any:
@@ -95,7 +96,8 @@ def _kind(openapi: Any, shape: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _never(kind: str, shape: dict[str, Any]) -> Iterator[Any]:
     """Yield values that the field never takes."""
-    yield from NEVER.get(kind, ())
+    takes_five = shape.get("items", {}).get("type") == "integer"
+    yield from (value for value in NEVER.get(kind, ()) if not (takes_five and value == [5]))
     if shape.get("format") == "date-time":
         yield from NEVER_INSTANTS
     elif "enum" in shape:

@@ -102,6 +102,11 @@ def test_a_policy_that_serves_another_first_says_who_would_start(world: World, c
 
     assert [row["team"] for row in tried["would_start"]] == ["Perception"]
     assert [row["team"] for row in tried["would_not_start"]] == ["Vision"]
+    nothing = {"blocked": 0, "would_start": 0, "would_not_start": 0, "sooner": 0, "later": 0}
+    assert tried["teams"] == [
+        {**nothing, "team": "Perception", "would_start": 1},
+        {**nothing, "team": "Vision", "would_not_start": 1},
+    ]
 
 
 def test_a_quota_put_takes_lending_and_cohort_and_keeps_what_is_left_out(world: World, calls: Any) -> None:

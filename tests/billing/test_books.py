@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -12,6 +12,8 @@ from django.db import connection, transaction
 
 from portal.billing.books import verify_books
 from portal.billing.closing import close_period
+from portal.billing.metering import meter_all
+from portal.billing.models import UsageRecord
 from portal.billing.selectors import period_of
 from tests.portal.builders import World, build_world
 
@@ -85,3 +87,30 @@ def test_a_forgery_past_all_guards_is_named(world: World, forgery: str) -> None:
 def test_a_month_that_the_books_do_not_have_is_named(world: World) -> None:
     with pytest.raises(CommandError, match="YYYY-MM"):
         call_command("verify_books", period="2026-13")
+
+
+def test_a_month_that_runs_is_right_while_leases_wait_to_be_metered(world: World) -> None:
+    lease = world.active("bob", at=world.now)
+    later = world.now + timedelta(minutes=10)
+
+    assert not wrong_in(world.now, later)
+
+    # Metered beyond what it ran, it is named although metering is not done with it.
+    other = world.ended("charlie", seconds=60, at=world.now, duration_s=600)
+    meter_all(now=later)
+    assert not wrong_in(world.now, later)
+    record = UsageRecord.objects.get(lease=other)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("UPDATE billing_usagerecord SET lease_id = %s WHERE id = %s", [lease.pk, record.pk])
+        cursor.execute(
+            "UPDATE billing_usagerecord SET span = tstzrange(lower(span) - interval '1 h', upper(span)) WHERE id = %s",
+            [record.pk],
+        )
+
+    assert "usage_is_active_time" in wrong_in(world.now, later)
+
+
+def wrong_in(month: datetime, now: datetime) -> set[str]:
+    """Return the proofs that fail."""
+    return {check.name for check in verify_books(period_of(month), now=now) if check.wrong}

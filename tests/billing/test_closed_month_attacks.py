@@ -49,6 +49,7 @@ RATE = (
     "INSERT INTO catalog_rate (card_id, device_model_id, micro_per_hour, valid, created_at)"
     " SELECT {card}, device_model_id, 1, {valid}, now() FROM catalog_rate ORDER BY id LIMIT 1"
 )
+PERIOD = "INSERT INTO billing_billingperiod (month, starts_at, ends_at, zone, state, closed_at) VALUES ({})"
 EVENT = "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason) VALUES ({lease}, '{was}', '{now}', '{at}', '')"
 OTHER_TEAM = "(SELECT max(id) FROM teams_team)"
 JAN, FEB, MAR = "2026-01-20 09:00Z", "2026-02-20 09:00Z", "2026-03-02 09:00Z"
@@ -160,12 +161,30 @@ ATTACKS = {
         "billing_billingperiod", OPEN, starts_at="starts_at - interval '1 day'"
     ),
     "close an open month at once": _set("billing_billingperiod", OPEN, state="'closed'", closed_at="now()"),
-    "insert a month that overlaps": "INSERT INTO billing_billingperiod (starts_at, ends_at, state)"
-    " VALUES ('2026-02-10Z', '2026-02-20Z', 'open')",
-    "insert a month before the closed one": "INSERT INTO billing_billingperiod (starts_at, ends_at, state)"
-    " VALUES ('2025-12-01Z', '2026-01-01Z', 'open')",
-    "insert a closed month": "INSERT INTO billing_billingperiod (starts_at, ends_at, state, closed_at)"
-    " VALUES ('2026-06-01Z', '2026-07-01Z', 'closed', now())",
+    "insert a month that overlaps": PERIOD.format(
+        "'2026-05-01', '2026-02-10Z', '2026-02-20Z', 'UTC', 'open', NULL"
+    ),
+    "insert a month before the closed one": PERIOD.format(
+        "'2025-12-01', '2025-12-01Z', '2026-01-01Z', 'UTC', 'open', NULL"
+    ),
+    "insert a closed month": PERIOD.format(
+        "'2026-06-01', '2026-06-01Z', '2026-07-01Z', 'UTC', 'closed', now()"
+    ),
+    "open a month that begins at another zone's midnight": PERIOD.format(
+        "'2026-06-01', '2026-05-31 16:00Z', '2026-06-30 16:00Z', 'Asia/Shanghai', 'open', NULL"
+    ),
+    "open a month that ends a day early": PERIOD.format(
+        "'2026-06-01', '2026-06-01Z', '2026-06-30Z', 'UTC', 'open', NULL"
+    ),
+    "call the closed month another": _set("billing_billingperiod", CLOSED, month="'2027-01-01'"),
+    "call an open month another": _set("billing_billingperiod", OPEN, month="'2027-01-01'"),
+    "move an open month to another zone": _set("billing_billingperiod", OPEN, zone="'Asia/Shanghai'"),
+    "set another zone for months that the books have": "INSERT INTO billing_monthzone (since, name, set_at)"
+    " VALUES ('2026-02-01', 'Asia/Shanghai', now())",
+    "set a zone that does not exist": "INSERT INTO billing_monthzone (since, name, set_at)"
+    " VALUES ('2030-01-01', 'Asia/Nowhere', now())",
+    "set a zone from within a month": "INSERT INTO billing_monthzone (since, name, set_at)"
+    " VALUES ('2030-01-02', 'Asia/Shanghai', now())",
     # What money is made from
     "insert an old start of a lease": EVENT.format(lease=LEASE, was="preparing", now="active", at=FEB),
     "insert an old end of a lease": EVENT.format(lease=LEASE, was="active", now="ending", at=FEB),
@@ -224,9 +243,9 @@ for kind, row in (("closed", CLOSED_USAGE), ("open", OPEN_USAGE)):
 # A trigger or check, a foreign key, an exclusion: never a value that was only left out.
 REFUSED_BY = {"23514", "23503", "23P01"}
 EMPTIED = (
-    "billing_billingperiod", "billing_invoice", "billing_invoiceline", "billing_usagerecord", "leases_lease",
-    "leases_leaseevent", "leases_requestevent", "catalog_rate", "catalog_ratecard", "audit_auditentry",
-    "teams_team", "accounts_user",
+    "billing_billingperiod", "billing_monthzone", "billing_invoice", "billing_invoiceline", "billing_usagerecord",
+    "leases_lease", "leases_leaseevent", "leases_requestevent", "catalog_rate", "catalog_ratecard",
+    "audit_auditentry", "teams_team", "accounts_user",
 )  # fmt: skip
 ATTACKS |= {f"empty {table}": f"TRUNCATE {table} CASCADE" for table in EMPTIED}
 

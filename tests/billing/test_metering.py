@@ -21,8 +21,10 @@ from portal.common.errors import Conflict, PeriodClosed
 from portal.common.invariants import broken
 from portal.leases import lifecycle
 from portal.leases.models import LeaseEvent
+from tests.billing.zones import ZoneMonths
 from tests.portal.builders import World, build_world
 
+SECOND = timedelta(seconds=1)
 START = datetime(2026, 1, 30, 12, 0, 0, 250_000, tzinfo=UTC)
 RATES = [Rate(micro_per_hour=7, valid=TimestamptzRange(datetime(2024, 1, 1, tzinfo=UTC), None))]
 
@@ -35,16 +37,18 @@ def event(was: str, now: str, at: datetime) -> LeaseEvent:
 STARTS = [START, *(datetime(*day, 12, 0, 0, 250_000, tzinfo=UTC) for day in (
     (2024, 2, 20), (2025, 12, 20), (2026, 3, 20), (2026, 10, 20)))]  # fmt: skip
 ZONES = [UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")]
+BOOKS = ["UTC", "Asia/Shanghai", "Europe/Berlin", "America/St_Johns", "Pacific/Kiritimati"]
 
 
 @given(
     st.lists(st.integers(0, 40 * 86_400_000), min_size=1, max_size=12, unique=True),
     st.sampled_from(STARTS),
     st.sampled_from(ZONES),
+    st.sampled_from(BOOKS),
 )
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_pieces_tile_the_active_seconds_without_gap_or_overlap(
-    moments: list[int], start: datetime, zone: tzinfo
+    moments: list[int], start: datetime, zone: tzinfo, books: str
 ) -> None:
     at = [(start + timedelta(milliseconds=m)).astimezone(zone) for m in sorted(moments)]
     events = [
@@ -54,7 +58,8 @@ def test_pieces_tile_the_active_seconds_without_gap_or_overlap(
     now = at[-1].astimezone(UTC) + timedelta(days=40)
 
     intervals = active_intervals(events)
-    found = pieces(intervals, RATES, now=now)
+    months = ZoneMonths(books)
+    found = pieces(intervals, RATES, months=months, now=now)
 
     ends = [i.ends_at or now.astimezone(UTC).replace(microsecond=0) for i in intervals]
     assert sum(p.stretch.seconds for p in found) == sum(
@@ -65,8 +70,7 @@ def test_pieces_tile_the_active_seconds_without_gap_or_overlap(
     # By the instants themselves, not by their seconds: what the zone's clock showed does not matter.
     floors = [int(t.timestamp()) for t in at] + ([int(now.timestamp())] if len(at) % 2 else [])
     assert sum(p.stretch.seconds for p in found) == sum(floors[1::2]) - sum(floors[::2])
-    months = {(p.stretch.starts_at.month, (p.stretch.ends_at - timedelta(seconds=1)).month) for p in found}
-    assert all(first == last for first, last in months)
+    assert all(months.of(p.stretch.starts_at) == months.of(p.stretch.ends_at - SECOND) for p in found)
 
 
 @pytest.mark.django_db

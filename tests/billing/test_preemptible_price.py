@@ -79,6 +79,7 @@ def test_a_quote_is_lowered_only_for_who_may_be_preempted(world: World) -> None:
     firm, loose = (
         quote(
             flavor,
+            team_id=0,
             count=1,
             duration_s=3600,
             starts_at=world.now,

@@ -59,7 +59,7 @@ def test_time_without_a_price_is_refused_instead_of_free() -> None:
 def test_a_quote_is_share_times_time_times_rate(world: World) -> None:
     flavor = world.flavors["h100-1g-10gb"]
 
-    price = quote(flavor, count=2, duration_s=7200, starts_at=world.now)
+    price = quote(flavor, team_id=0, count=2, duration_s=7200, starts_at=world.now)
 
     assert price.amount_micro == to_minor(Fraction(flavor.share_milli * 2 * 7200 * 3_600_000, 3_600_000))
     assert price.currency == "EUR"

@@ -5,9 +5,10 @@ After every step usage is a prefix of the active time that the events say; in th
 
 from __future__ import annotations
 
+import os
 import random
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -25,14 +26,19 @@ from portal.fleet.models import DeviceModel, Node
 from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
+from tests.billing.zones import ZoneMonths, lay_down
 from tests.portal.builders import H100, L40S, World, build_world
 
-# Ends of months: an ordinary one, a leap day, a year's end, and the months in which Europe turns its clocks.
+# Ends of months: an ordinary one, a leap day, a year's end, and the months in which Europe turns its clocks; in zones
+# east, west, half or a quarter of an hour off, and one whose clocks show that midnight twice (Havana, 1 November 2026).
 ENDS = [
-    datetime(*day, tzinfo=UTC)
-    for day in ((2026, 2, 1), (2024, 3, 1), (2026, 1, 1), (2026, 4, 1), (2025, 11, 1))
-]
-LIVES = 20
+    ("UTC", date(2026, 2, 1)), ("Asia/Shanghai", date(2024, 3, 1)), ("America/New_York", date(2026, 1, 1)),
+    ("Europe/Berlin", date(2026, 4, 1)), ("Europe/Berlin", date(2025, 11, 1)), ("America/Havana", date(2026, 11, 1)),
+    ("Asia/Kathmandu", date(2026, 5, 1)), ("America/St_Johns", date(2025, 3, 1)),
+    ("Pacific/Kiritimati", date(2025, 1, 1)), ("UTC", date(2024, 3, 1)),
+]  # fmt: skip
+# More of them: BERTH_LIVES=10000 pytest tests/billing/test_random_lives.py, a second or so for each.
+LIVES = int(os.environ.get("BERTH_LIVES", "20"))
 USAGE = [
     i
     for i in INVARIANTS
@@ -116,9 +122,12 @@ class Life:
 @pytest.mark.django_db
 @pytest.mark.parametrize("seed", range(LIVES))
 def test_usage_is_never_more_and_in_the_end_all_of_the_active_time(seed: int) -> None:
-    end = ENDS[seed % len(ENDS)]
+    zone, first = ENDS[seed % len(ENDS)]
+    lay_down(zone)
+    end = ZoneMonths(zone).start(first)
     begin = end - timedelta(seconds=1800)
     life = Life(build_world(now=begin), end, random.Random(seed))
+    assert (life.period.zone, life.period.ends_at) == (zone, end)
 
     told = []
     for _ in range(25):

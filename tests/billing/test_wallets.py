@@ -20,7 +20,7 @@ from portal.common.invariants import broken
 from portal.common.trigger_errors import constraint_of
 from portal.leases import lifecycle
 from portal.leases.extending import extend_lease
-from portal.leases.models import Lease
+from portal.leases.models import Lease, LeaseRequest
 from portal.leases.wallet_holds import split
 from scheduler import budgets as turn_budgets
 from scheduler import snapshot
@@ -119,6 +119,7 @@ def test_what_waited_is_left_out_of_the_turn_until_there_is_a_top_up(november: W
     world = november
     waits = world.submit("bob", "h100", duration_s=3600)
     prepaid(world, "perception", 2)
+    LeaseRequest.objects.update(quote_micro=UNIT)  # by a price of before: what is held is by that of now
 
     seen, kept = turn_budgets.hold_back(snapshot.take(now=world.now), now=world.now)
     assert (seen.queue, [wait.claim_id for wait in kept]) == ((), [waits.pk])
@@ -237,6 +238,7 @@ def test_the_database_refuses_what_must_never_happen(november: World) -> None:
         f"{new} lease_id, cost_micro) VALUES {rest} 'settle', 3600000, {live.pk}, 0)": "wallet_settles_usage",
         f"{new} lease_id, cost_micro) VALUES {rest} 'amend', 1800000, {lease.pk}, 0)": "wallet_settles_usage",
         f"{new} lease_id, cost_micro) VALUES {rest} 'amend', 1, {lease.pk}, 1800000)": "wallet_settles_once",
+        f"{new} lease_id) VALUES {rest} 'amend', 90000000, {lease.pk})": "wallet_settles_usage",
         f"{new} made_by_id) VALUES {rest} 'top_up', 5, {by})": "movement_says_what_it_is",
         f"{new} note_id) VALUES {rest} 'note', 5, 1)": "wallet_note_approved",
         f"{new} made_by_id) VALUES ({wallet.pk}, 0, 0, 'x', now(), 'pay_out', -90000000, {by})": "wallet_covers_it",

@@ -4,13 +4,18 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyotp
 import pytest
+from django.utils import timezone
 
-from portal.accounts.models import ApiToken
-from portal.cli import config
+from portal.accounts.models import ApiToken, DeviceCode
+from portal.audit import device_codes
+from portal.cli import client, config
+from portal.second_factor.services import begin, confirm
 from tests.portal.builders import PASSWORD, World
 
 
@@ -85,3 +90,55 @@ def test_command_line_starts_without_django_and_without_httpx() -> None:
     )
 
     assert out.stdout.strip() == "[]"
+
+
+def decided(world: World, *, is_approved: bool) -> None:
+    """Decide what waits, as bob does it on the page."""
+    now = timezone.now()
+    row = device_codes.find(world.user("bob"), DeviceCode.objects.get().user_code, now=now)
+    device_codes.decide(row, world.user("bob"), is_approved=is_approved, address="127.0.0.1", now=now)
+
+
+def test_a_device_is_approved_in_the_browser(
+    world: World, berth: Any, monkeypatch: pytest.MonkeyPatch, valkey_url: str
+) -> None:
+    waits: list[int] = []
+
+    def approve(seconds: int) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            decided(world, is_approved=True)
+
+    monkeypatch.setattr(client, "sleep", approve)
+    done = berth("login", "--days", "3", who="")
+
+    token = ApiToken.objects.get()
+    assert done.exit_code == 0, done.stderr
+    assert "as bob" in done.stderr
+    assert "/device/?code=" in done.stderr
+    assert (token.user, token.scopes) == (world.user("bob"), ["admin"])
+    assert token.expires_at - token.created_at == timedelta(days=3)
+    assert waits[0] == 5
+
+
+def test_a_refused_device_gets_nothing(
+    world: World, berth: Any, monkeypatch: pytest.MonkeyPatch, valkey_url: str
+) -> None:
+    monkeypatch.setattr(client, "sleep", lambda _seconds: decided(world, is_approved=False))
+    done = berth("login", who="")
+
+    assert done.exit_code == 1
+    assert "refused in the browser" in done.stderr
+    assert not ApiToken.objects.exists()
+
+
+def test_an_account_with_a_second_factor_is_led_to_the_browser(
+    world: World, berth: Any, valkey_url: str
+) -> None:
+    code = pyotp.TOTP(begin(world.user("bob"), now=world.now).secret).at(world.now)
+    confirm(world.user("bob"), code, now=world.now)
+
+    done = berth("login", "--user", "bob", who="", typed=f"{PASSWORD}\n")
+
+    assert done.exit_code == 1
+    assert "code beside the password" in done.stderr

@@ -92,3 +92,20 @@ def test_bob_plans_no_maintenance(berth: Any, world: World) -> None:
 
     assert berth("maintenance", "add", "gpu-01", *times, "--reason", "fans").exit_code == 1
     assert not MaintenanceWindow.objects.exists()
+
+
+def test_an_operator_announces_withdraws_and_bob_dismisses(berth: Any, world: World) -> None:
+    uid = berth(
+        "announce", "add", "Down at noon", "--zh", "中午停机", "--until", "2999-01-01T00:00Z", who="operator"
+    ).stdout.strip()
+    bobs = berth("announce", "list")
+    refused = berth("announce", "withdraw", uid)
+    dismissed = berth("announce", "dismiss", uid)
+    after, operators = berth("announce", "list"), berth("announce", "list", who="operator")
+    withdrawn = berth("announce", "withdraw", uid, who="operator")
+
+    assert uid in bobs.stdout
+    assert (refused.exit_code, dismissed.exit_code, withdrawn.exit_code) == (1, 0, 0)
+    assert "Nothing is announced" in after.stderr
+    assert "Down at noon" in operators.stdout
+    assert "Nothing is announced" in berth("announce", "list", who="operator").stderr

@@ -112,3 +112,12 @@ def test_priority_of_a_strange_team_is_a_missing_one(berth: Any) -> None:
 
     assert "nothing here" in berth("priority", "give", "perception", *words, who="charlie").stderr
     assert berth("priority", "give", "perception", "--reason", "x", "--until", "soon").exit_code == 2
+
+
+def test_a_quota_is_tried_before_it_is_set(berth: Any, world: World) -> None:
+    tried = berth("quota", "set", "perception", "--ceiling", "1", "--preview", who="alice")
+
+    assert tried.exit_code == 0, tried.stderr
+    assert "no snapshot" in tried.stderr or "blocked by quota" in tried.stdout
+    assert "--ceiling" not in berth("quota", "show", "perception", who="alice").stdout
+    assert Quota.objects.get(team__slug="perception").ceiling_milli is None

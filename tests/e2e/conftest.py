@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.browser import BROWSER
 from tests.e2e.running import RunningStack
 from tests.e2e.visitor import Visitor
 
 HERE = Path(__file__).parent
 # These start a stack without the demo.
 EMPTY = "test_first_start.py"
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
     "--disable-gpu",
     "--disable-quic",

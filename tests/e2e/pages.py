@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.e2e.visitor import Visitor
 
 Address = str | Callable[[Visitor], str]
 LEASE, REQUEST = r"/leases/lse-[^/\"]+/", r"/requests/req-[^/\"]+/"
+WORKSHOP = r"/workshops/wks-[^/\"]+/"
 LINE = r"/invoices/[a-z]+/[\d-]+/lines/[^/\"]+/"
 
 
@@ -105,6 +107,21 @@ def _contact_added(page: Any) -> None:
     page.locator("h2", has_text=re.compile("What and when|内容与时间")).wait_for()
 
 
+def _mailing_added(page: Any) -> None:
+    if not page.locator("main td a").count():
+        page.locator("#id_recipients").fill("finance")
+        page.locator("aside form button[type=submit]").click()
+    page.locator("main td a").first.wait_for()
+
+
+def _project_added(page: Any) -> None:
+    if not page.locator("main td a").count():
+        page.locator("#id_code").fill("EU-4711")
+        page.locator("#id_name").fill("Segmentation")
+        page.locator("aside form button[type=submit]").click()
+    page.locator("main td a").first.wait_for()
+
+
 def _password_refused(page: Any) -> None:
     for name in ("old", "new", "again"):
         page.locator(f"#id_{name}").fill(f"not the {name} one")
@@ -124,6 +141,15 @@ def _provider_added(page: Any) -> None:
     page.locator(".snippet").wait_for()
 
 
+def _workshop_previewed(page: Any) -> None:
+    page.locator("#id_name").fill("Introduction to CUDA")
+    page.locator("#id_team").select_option("perception")
+    page.locator("#id_starts_at").fill(f"{datetime.now(UTC) + timedelta(days=2):%Y-%m-%d}T09:00")
+    page.locator("#id_people").fill("bob\nalice@northwind.example\ncharlie\nbob\nnobody")
+    page.locator("button[value=preview]").click()
+    page.locator(".note.tone-bad").wait_for()
+
+
 def _enrolled(page: Any) -> None:
     page.locator("#enrol [name=name]").fill("gpu-09")
     page.locator("#enrol button[type=submit]").click()
@@ -131,20 +157,26 @@ def _enrolled(page: Any) -> None:
 
 
 def _row_added(page: Any) -> None:
+    page.locator("details.fold", has=page.locator("#rows-pool_times")).locator("summary").click()
     page.locator("#rows-pool_times button[value^=add]").click()
     page.locator("[name='pools.times[1].from']").wait_for()
 
 
+def _fine_tune(page: Any, value: str) -> None:
+    page.locator("details.policy-more", has=page.locator("[name=depth]")).locator("summary").click()
+    page.locator("[name=depth]").fill(value)
+
+
 def _rules_refused(page: Any) -> None:
-    page.locator("[name=depth]").fill("none")
+    _fine_tune(page, "none")
     page.locator("#policy-form button.btn-lg").click()
     page.locator(".field-error").first.wait_for()
 
 
 def _tried(page: Any) -> None:
-    page.locator("[name=depth]").fill("3")
+    _fine_tune(page, "3")
     page.locator("#policy-form button.btn-lg").click()
-    page.locator("aside button[value=try]").click()
+    page.locator("aside button[value=confirm]").click()
     page.locator("#tried").wait_for()
 
 
@@ -224,6 +256,12 @@ PAGES = (
     Page("calendar-day", "operator", "/calendar/?view=day", "calendar"),
     Page("reservations", "bob", "/reservations/", "reservations"),
     Page("reservation", "bob", first("/reservations/", r"/reservations/rsv-[^/\"]+/"), "reservation"),
+    Page("workshops", "bob", "/workshops/", "workshops"),
+    Page("workshop-new", "alice", "/workshops/new/", "workshop_new"),
+    Page("workshop-preview", "alice", "/workshops/new/", "workshop_new", _workshop_previewed),
+    Page("workshop", "alice", first("/workshops/", WORKSHOP), "workshop"),
+    Page("workshop-seat", "bob", first("/workshops/", WORKSHOP), "workshop"),
+    Page("announcements", "operator", "/operations/announcements/", "announcements"),
     Page("maintenance", "operator", "/operations/maintenance/", "maintenance"),
     Page(
         "window",
@@ -248,6 +286,8 @@ PAGES = (
     Page("team-templates", "alice", "/teams/perception/templates/", "team_templates"),
     Page("team-settings", "alice", "/teams/perception/settings/", "team_settings"),
     Page("team-images", "alice", "/teams/perception/images/", "team_images"),
+    Page("requests-bulk", "bob", "/requests/bulk/", "requests_bulk"),
+    Page("team-invitations", "alice", "/teams/perception/invitations/", "team_invitations"),
     Page("person-new", "alice", "/teams/perception/people/new/", "person_new"),
     Page("setup", "operator", "/setup/", "setup"),
     Page("flavors", "operator", "/operations/flavors/", "flavors"),
@@ -274,7 +314,20 @@ PAGES = (
     Page("token-made", "alice", "/tokens/", "tokens", act=_token_made),
     Page("profile", "bob", "/profile/", "profile"),
     Page("sessions", "bob", "/sessions/", "sessions"),
+    Page("device", "bob", "/device/", "device"),
+    Page("device-unknown", "alice", "/device/?code=BBBB-BBBB", "device", status=404),
+    Page("second-factor", "bob", "/second-factor/", "second_factor"),
+    Page("second-factor-rules", "operator", "/operations/second-factor/", "second_factor_rules"),
     Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
+    Page("idle", "operator", "/idle/", "idle"),
+    Page("discounts", "finance", "/finance/discounts/", "discounts"),
+    Page("mailings", "finance", "/finance/mailings/", "mailings", act=_mailing_added),
+    Page("mailing", "finance", first("/finance/mailings/", r"/finance/mailings/\d+/"), "mailing"),
+    Page("waste", "finance", "/reports/waste/", "waste"),
+    Page("projects", "finance", "/finance/projects/", "projects", act=_project_added),
+    Page("project", "finance", first("/finance/projects/", r"/finance/projects/[^/\"]+/"), "project"),
+    Page("team-labels", "finance", "/teams/perception/labels/", "team_labels"),
+    Page("request-labels", "bob", first("/requests/", REQUEST, "labels/"), "request_labels"),
     Page("refunds", "finance", "/finance/refunds/", "refunds"),
     Page("notes", "finance", "/finance/notes/", "notes"),
     Page("note", "finance", first("/finance/notes/", r"/finance/notes/nte-[^/\"]+/"), "note"),
@@ -303,6 +356,7 @@ PAGES = (
         expect="422",
     ),
     Page("policy-review", "operator", "/operations/policies/edit/", "policy_save", act=_tried),
+    Page("policy-confirm", "operator", "/operations/policies/1/confirm/", "policy_confirm"),
     Page("policy-json", "operator", "/operations/policies/json/", "policy_json"),
     Page("policy-compare", "operator", "/operations/policies/compare/?a=1&b=2", "policy_compare"),
     Page("cycles", "operator", "/operations/cycles/", "cycles"),

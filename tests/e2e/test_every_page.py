@@ -18,6 +18,10 @@ WEAR = """theme => {
 }"""
 # These change something or are parts of a page; a person never opens them as one.
 NOT_PAGES = {
+    # People of the demo have no second factor: tests/web/test_second_factor.py asks for these pages.
+    "oauth_device", "oauth_token",
+    "second_step", "second_factor_begin", "second_factor_confirm", "second_factor_codes", "second_factor_off",
+    "second_factor_reset",
     "sso_begin", "sso_back", "sso_leave", "single_sign_on_remove",
     "sign_out", "request_quote", "request_withdraw", "request_decide", "lease_extend", "lease_release",
     "notifications_read", "member_add", "member_remove", "invoice_csv", "token_revoke", "period_close",
@@ -31,10 +35,15 @@ NOT_PAGES = {
     "lease_watch",
     "sessions_end_others", "session_end", "password", "reservation_decide", "extension_withdraw", "extension_decide",
     "calendar_mine", "reservation_cancel", "window_change", "window_cancel",
+    "announcements_now", "announcement_dismiss", "announcement_withdraw",
     "policy_activate", "policy_roll_back", "cohort_rename", "cohort_remove", "priority_give", "priority_revoke",
-    "currency", "flavors_standard", "person_link", "join",
+    "currency", "flavors_standard", "person_link", "join", "invitation", "team_invitation_revoke", "month_zone",
     "report_file", "rate_withdraw", "rate_move", "invoice_pdf", "note_decide", "note_withdraw", "refund_withdraw",
+    "mailing_send", "mailing_remove",
+    "discount_end",
+    "idle_rule_remove", "idle_snooze",
     "team_budget_end",
+    "workshop_add", "workshop_remove", "workshop_decide", "workshop_cancel", "workshop_repeat", "workshop_start",
     "team_wallet_move", "team_wallet_set", "team_wallet_close", "team_wallet_csv",
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ def test_operator_sets_it_up_and_somebody_new_comes_in(
 ) -> None:
     operator = visit("operator")
     page = operator.open(PAGE)
-    page.locator(".page-actions a").click()
+    page.locator(".page-actions a.btn-primary").click()
     fields = {
         "name": "The big lab",
         "slug": "biglab",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,35 @@ def test_what_was_kept_is_laid_down_as_migrations_made_it(env: dict[str, str], a
     folder = Path(env["XDG_CACHE_HOME"]) / "berth-schema"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [file.suffix for file in folder.iterdir()] == [".sql"]
+
+
+def test_of_several_that_begin_at_once_one_migrates_alone(
+    env: dict[str, str], another: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated, asked, found = address(connection.settings_dict["NAME"]), threading.Semaphore(0), []
+    restore = schema_cache.restore
+
+    def asking(url: str, env: dict[str, str]) -> bool:
+        is_kept = restore(url, env)
+        asked.release()
+        return is_kept
+
+    def second_migrates() -> None:
+        with psycopg.connect(another) as there:
+            found.append(there.execute("SELECT to_regclass('leases_lease') IS NOT NULL").fetchone())
+
+    second = threading.Thread(target=schema_cache.fill, args=(another, env, second_migrates))
+
+    def first_migrates() -> None:
+        second.start()
+        for _both_asked in range(3):
+            assert asked.acquire(timeout=60)
+
+    monkeypatch.setattr(schema_cache, "restore", asking)
+    schema_cache.fill(migrated, env, first_migrates)
+    second.join(60)
+
+    assert found == [(True,)], "the other one waited and laid down what the first had made"
 
 
 def test_what_is_broken_or_of_other_migrations_changes_nothing(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mimetypes
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,10 @@ import pytest
 from django.conf import settings
 from django.template import engines
 
+from tests.browser import BROWSER
+
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser test")
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: no browser test")
 ORIGIN = "http://berth.test"
 PAGE = """{% extends "base.html" %}{% block page_title %}Lease{% endblock %}{% block content %}
@@ -87,6 +87,11 @@ class Stage:
         elif path == "/quote/":
             self.quotes.append(route.request.url.partition("?")[2])
             route.fulfill(body=f"<b>quote {len(self.quotes)}</b>", content_type="text/html", headers=headers)
+        elif path == "/announcements/now/":
+            part = engines["django"].get_template("includes/announcements.html")
+            user, rows = SimpleNamespace(is_authenticated=True), [{"uid": "ann-1", "text": "Down at noon"}]
+            shown = {"user": user, "announcements": {"rows": rows, "changes_in_s": ""}}
+            route.fulfill(body=part.render(shown), content_type="text/html; charset=utf-8", headers=headers)
         elif path == "/page/":
             route.fulfill(body=self._page(), content_type="text/html; charset=utf-8", headers=headers)
         else:
@@ -207,6 +212,17 @@ def test_page_is_fetched_once_when_its_socket_has_opened(stage):
     stage.until(lambda: stage.text("#util") == "5 %")
     stage.page.wait_for_timeout(1300)
     assert stage.times == 2
+
+
+def test_an_announcement_is_read_in_a_page_that_is_open(stage):
+    stage.subscribed()
+    stage.page.wait_for_timeout(150)
+    assert not stage.page.locator("#announcements").is_visible()
+
+    stage.say(type="event", topic="me", event="announcement.changed", lease="", request="", team="", state="")
+
+    stage.page.locator("#announcements").get_by_text("Down at noon").wait_for()
+    assert stage.times <= 2, "only the strip is fetched for it"
 
 
 def test_a_refresh_takes_nothing_from_whoever_types_reads_or_looks(stage):

@@ -16,9 +16,10 @@ from nodeagent.jobs.folder import FILES, FOUND, JobFolder
 from nodeagent.jobs.runner import Output
 from nodeagent.jobs.shipping import OutputShipping
 from nodeagent.link.address import address_of
-from nodeagent.protocol.messages import Welcome
+from nodeagent.protocol.messages import LARGE_PIECES, Welcome
 from nodeagent.streams.gateways import greet
 from portal.agents.consumers import CLOSE_BAD_FRAME
+from portal.fleet.models import Node
 from portal.jobs.artifacts import read_artifact
 from portal.jobs.logs import read_log
 from portal.jobs.models import Artifact, JobAttempt
@@ -85,6 +86,18 @@ async def test_lines_come_while_the_job_runs_and_all_of_it_over_another_gateway(
     assert await rows(lambda: b"".join(read_artifact(Artifact.objects.get()))) == b"model"
     await rows(attempt.refresh_from_db)
     assert (attempt.log_is_closed, attempt.artifacts_are_closed) == (True, True)
+
+
+@pytest.mark.parametrize("told", [(), (LARGE_PIECES,)])
+async def test_gateway_says_that_it_takes_large_pieces_to_agents_that_know_the_word(
+    world: World, tmp_path: Path, told: tuple[str, ...]
+) -> None:
+    lease = await rows(lambda: world.active("bob"))
+    node = NodeEnd(await rows(lambda: lease.node.name), tmp_path)
+    await node.enrol([lease])
+    await rows(lambda: Node.objects.update(features=["streams", *told]))
+    async with serving() as port, connect(f"ws://127.0.0.1:{port}/jobs/v1/agent") as socket:
+        assert (await greet(socket, node.identity, 3)).features == told
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x00\x02{}", b"\xff\xff", b'\x00\x0e{"op": "other"}', "text"])

@@ -18,6 +18,7 @@ from typing import Any
 LIBRARY = "libcuda.so.1"
 MIB = 1024 * 1024
 PIECE = 64 * MIB
+CLEAR, SEEN = bytes(PIECE), ctypes.create_string_buffer(PIECE)
 
 
 def serve(cuda: Any, lines: Iterable[str], say: Callable[[str], None]) -> None:
@@ -59,10 +60,12 @@ def _fill(cuda: Any, piece: ctypes.c_uint64, word: int) -> int:
 
 
 def _find(cuda: Any, piece: ctypes.c_uint64, word: int) -> int:
-    data = ctypes.create_string_buffer(PIECE)
-    if code := cuda.cuMemcpyDtoH_v2(data, piece, ctypes.c_size_t(PIECE)):
+    if code := cuda.cuMemcpyDtoH_v2(SEEN, piece, ctypes.c_size_t(PIECE)):
         raise RuntimeError(f"cuMemcpyDtoH answers {code}")
-    return data.raw.count(word.to_bytes(4, "little"))
+    # What was cleared is zero nearly everywhere, and comparing takes a tenth of the time that counting does.
+    if ctypes.CDLL(None).memcmp(SEEN, CLEAR, ctypes.c_size_t(PIECE)) == 0:
+        return 0
+    return SEEN.raw.count(word.to_bytes(4, "little"))
 
 
 def main(argv: list[str]) -> int:

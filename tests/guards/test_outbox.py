@@ -13,7 +13,7 @@ from portal.common.clock import db_now
 from portal.common.live import redis_client
 from portal.common.models import OutboxItem
 from portal.fleet.models import Node
-from portal.leases.requests import approve_request
+from portal.leases.approvals import approve_request
 from portal.teams.models import Team
 from scheduler import tasks
 from tests.portal.builders import World

@@ -15,8 +15,8 @@ from portal.common.clock import db_now
 from portal.common.errors import Conflict, QuotaExceeded
 from portal.common.sql import fetch
 from portal.fleet.models import Node
+from portal.leases.approvals import approve_request, reject_request
 from portal.leases.models import LeaseRequest, RequestEvent
-from portal.leases.requests import approve_request, reject_request
 from portal.quotas import services as quotas
 from portal.quotas.models import Cohort, Quota
 from portal.teams.models import Team

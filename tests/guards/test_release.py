@@ -14,7 +14,7 @@ from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db
 # What speaks tokens instead of cookies brings its own proof; DRF asks a session for CSRF all the same.
-NO_COOKIES = ("api/",)
+NO_COOKIES = ("api/", "oauth/")
 
 
 def test_a_release_without_the_pages_proof_is_refused_and_with_it_is_done(world: World) -> None:

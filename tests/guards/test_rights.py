@@ -13,9 +13,10 @@ from portal.accounts.models import ApiToken
 from portal.api.models import IdempotencyKey
 from portal.common.errors import Conflict, Forbidden, NotFound
 from portal.leases.access import way_in
+from portal.leases.approvals import approve_request, reject_request
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import LeaseRequest, Placement
-from portal.leases.requests import approve_request, reject_request, withdraw_request
+from portal.leases.requests import withdraw_request
 from portal.quotas.grants import give_priority, revoke_priority
 from portal.teams.models import Membership, Role, Team
 from portal.teams.services import add_member, end_role

@@ -53,10 +53,18 @@ def test_a_lease_whose_time_is_up_is_not_extended_although_it_still_says_active(
 
 
 def test_a_lease_that_must_make_room_is_not_extended(world: World) -> None:
+    lease, waiting = world.active(), world.submit("charlie")
+    Lease.objects.filter(pk=lease.pk).update(preempt_at=world.now + HOUR / 2, preempted_for=waiting)
+
+    with pytest.raises(Conflict, match="make room"):
+        extend(world, lease, HOUR)
+
+
+def test_a_lease_that_is_taken_back_for_idling_is_not_extended(world: World) -> None:
     lease = world.active()
     Lease.objects.filter(pk=lease.pk).update(preempt_at=world.now + HOUR / 2)
 
-    with pytest.raises(Conflict, match="make room"):
+    with pytest.raises(Conflict, match="idles"):
         extend(world, lease, HOUR)
 
 

@@ -10,7 +10,8 @@ from urllib.parse import quote, quote_from_bytes
 from django.db import transaction
 from django.test import Client
 
-from tests.api.routes import MISSING, ROUTES, Route, scene
+from tests.api.routes import MISSING, ROUTES, Route
+from tests.api.scene import scene
 from tests.api.test_nonsense import _called, _properties
 from tests.hostile import nasty
 from tests.hostile.plenty import Surface

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.http.cookie import SimpleCookie
 from django.test import Client
 
-from tests.api.routes import scene
+from tests.api.scene import scene
 from tests.hostile import nasty
 from tests.hostile.plenty import IS_FEW, Surface
 from tests.portal.builders import World

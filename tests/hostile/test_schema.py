@@ -13,7 +13,7 @@ from django.test import Client
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.api.routes import scene
+from tests.api.scene import scene
 from tests.hostile.plenty import SEED, Surface
 from tests.hostile.test_api import PEOPLE
 from tests.portal.builders import World

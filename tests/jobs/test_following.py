@@ -12,15 +12,18 @@ from nodeagent.protocol.jobs import order_of
 from nodeagent.protocol.messages import JOBS_FOLLOW, JobReport, LeaseReport
 from portal.agents.desired import desired_state
 from portal.billing.models import UsageRecord
+from portal.budgets.services import BudgetSpec, ThresholdSpec, make_budget
+from portal.budgets.wallets import move_by_hand
 from portal.fleet.models import Node
 from portal.jobs import outcomes
 from portal.jobs.models import Job, JobAttempt
-from portal.jobs.services import cancel_job, feed_jobs
+from portal.jobs.services import ask_for, cancel_job, feed_jobs
 from portal.leases import lifecycle
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.transitions import lock_leases
 from portal.web.leases.job_shares import job_parts
 from tests.agents.test_reports import Desk, ready
+from tests.billing.test_wallets import balance, prepaid
 from tests.jobs.test_jobs import hand_in
 from tests.portal.builders import World
 
@@ -198,3 +201,38 @@ def test_database_refuses_two_jobs_at_once_in_a_lease_and_one_of_another_array(
     for job, ordinal, state in ((jobs[2], 3, "running"), (jobs[2], 3, "waiting"), (other, 3, "succeeded")):
         with pytest.raises(IntegrityError), transaction.atomic():
             JobAttempt.objects.create(job=job, ordinal=ordinal, state=state, **first)
+
+
+@pytest.mark.parametrize("short", ["", "wallet", "budget"])
+def test_job_follows_another_as_long_as_wallet_and_budget_cover_the_time(
+    world: World, desk: Desk, short: str
+) -> None:
+    finance = {
+        "team": world.team("perception"),
+        "actor": world.user("finance"),
+        "rights": world.rights("finance"),
+    }
+    wallet = prepaid(world, "perception", 1.4)  # a whole H100 costs 3.60 an hour: 0.60 for each job's 600 s
+    jobs = hand_in(world, array="1-3%1", time=600, resources={"gpu": "h100"})
+    world.turn()
+    assert balance(wallet) == (800_000, 600_000)
+    ask_for(jobs[1], rights=world.rights("bob"), now=world.now)
+    # The first lease has to be made longer by two minutes, for 0.12.
+    if short == "wallet":
+        move_by_hand(**finance, kind="pay_out", amount_micro=700_000, reference="back", now=world.now)
+    if short == "budget":
+        since = world.now.date().replace(day=1)
+        spec = BudgetSpec(700_000, since, thresholds=(ThresholdSpec(100, "block"),))
+        make_budget(**finance, spec=spec, now=world.now)
+
+    lease = Lease.objects.get()
+    says(desk, lease, "ready", ONE)
+
+    handed = desired_state(lease.node_id, now=world.now, features=FEATURES).leases[0].job
+    asked = LeaseRequest.objects.get(pk=jobs[1].request_id)
+    if short:
+        assert (handed, asked.state) == ("", "queued")
+        assert wallet.holds.get().amount_micro == 600_000
+    else:
+        assert (order_of(handed).ordinal, asked.state) == (2, "withdrawn")
+        assert balance(wallet) == (680_000, 720_000)

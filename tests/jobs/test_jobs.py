@@ -210,7 +210,7 @@ def test_cancelled_job_takes_its_request_or_its_lease_back(world: World, desk: D
     assert running.tries.get().state == "cancelled"
 
 
-def test_array_has_as_many_requests_as_it_may_have_at_once(world: World, desk: Desk) -> None:
+def test_array_has_as_bulk_requests_as_it_may_have_at_once(world: World, desk: Desk) -> None:
     jobs = hand_in(world, array="1-5%2")
     assert [job.request is not None for job in jobs] == [True, True, False, False, False]
 

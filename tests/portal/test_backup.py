@@ -93,14 +93,14 @@ def test_what_comes_back_is_what_was_there(
 
     copy = backup(tmp_path, now=world.now)
     done = manage(empty, "restore", str(copy))
+    assert done.returncode == 0, done.stderr
+    assert "promises hold" in done.stdout
     with working_on(COPY):
         with pytest.raises(CommandError, match="not empty"):
             call_command("restore", str(copy))
         call_command("backup", str(tmp_path / "second.dump"))
         call_command("restore", str(tmp_path / "second.dump"), replace=True)
 
-    assert done.returncode == 0, done.stderr
-    assert "promises hold" in done.stdout
     with psycopg.connect(empty) as there:
         found = {name: there.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in before}  # type: ignore[index]
         revisions = [r for (r,) in there.execute("SELECT desired_revision FROM fleet_node ORDER BY id")]

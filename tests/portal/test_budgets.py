@@ -12,16 +12,17 @@ from portal.audit.models import AuditEntry
 from portal.billing.budgets import budget_course, watch_budgets
 from portal.billing.metering import meter_all
 from portal.budgets.models import BudgetCrossing, BudgetForecast, BudgetThreshold, TeamBudget
-from portal.budgets.periods import BudgetStretch
+from portal.budgets.periods import stretch_of
 from portal.budgets.services import BudgetSpec, ThresholdSpec, change_budget, end_budget, make_budget
 from portal.common.errors import BudgetExceeded, Conflict, Forbidden, Invalid
+from portal.common.months import Months
 from portal.jobs.models import Job
 from portal.jobs.services import feed_jobs, submit_job
 from portal.jobs.spec import JobSpec
+from portal.leases.approvals import approve_request
 from portal.leases.budget_standing import standings
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.requests import approve_request
 from portal.notifications.models import Notification
 from scheduler import budgets as turn_budgets
 from scheduler import snapshot
@@ -228,7 +229,7 @@ def test_an_amount_for_several_months_counts_them_together(november: World) -> N
     world.submit("bob", "h100", at=december)
     with pytest.raises(BudgetExceeded, match="108 %"):
         world.submit("bob", "h100", at=december, duration_s=1440)
-    together = BudgetStretch(date(2026, 11, 1), date(2027, 2, 1))
+    together = stretch_of(date(2026, 11, 1), date(2027, 2, 1), Months())
     (standing,) = standings([(world.team("perception").pk, together)], now=december)
     assert (standing.spent, standing.waiting) == (3_600_000, 3_600_000)
 

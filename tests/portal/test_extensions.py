@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.leases import lifecycle
+from portal.leases.approvals import approve_request
 from portal.leases.elastic import set_growth
 from portal.leases.extending import (
     approve_extension,
@@ -20,7 +21,6 @@ from portal.leases.extending import (
     withdraw_extension,
 )
 from portal.leases.models import Lease, LeaseExtension
-from portal.leases.requests import approve_request
 from tests.portal.builders import World, build_world
 from tests.portal.meanwhile import meanwhile
 

@@ -72,6 +72,7 @@ CORRUPTIONS = {
     "invoice_numbers_gapless": "UPDATE billing_invoice SET number = '202602-0002'",
     "invoices_are_a_chain": "UPDATE billing_invoiceline SET person = person || 'x'",
     "rows_of_one_team": "UPDATE billing_usagerecord SET team_id = (SELECT max(id) FROM teams_team)",
+    "seats_wait_for_their_people": "UPDATE leases_leaserequest SET awaits_person = true",
     "secrets_are_digests": "UPDATE accounts_apitoken SET digest = 'bth_in-clear'",
     "somebody_runs_it": "UPDATE accounts_user SET is_active = false WHERE username = 'operator'",
 }

@@ -9,9 +9,10 @@ from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFo
 from portal.common.states import IllegalMove
 from portal.fleet.models import Node
 from portal.leases import lifecycle, transitions
+from portal.leases.approvals import approve_request, reject_request
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
-from portal.leases.requests import approve_request, reject_request, withdraw_request
+from portal.leases.requests import withdraw_request
 from portal.quotas.models import Quota
 from tests.portal.builders import World
 

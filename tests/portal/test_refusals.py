@@ -127,8 +127,21 @@ ATTACKS = (
     ),
     (
         "period_runs_forward",
-        "ALTER TABLE billing_billingperiod DROP CONSTRAINT period_runs_forward",
-        "INSERT INTO billing_billingperiod (starts_at, ends_at, state) VALUES ('2031-01-01', '2031-01-01', 'open')",
+        "ALTER TABLE billing_billingperiod DROP CONSTRAINT period_runs_forward,"
+        " DISABLE TRIGGER billing_period_is_a_month",
+        "INSERT INTO billing_billingperiod (month, zone, starts_at, ends_at, state)"
+        " VALUES ('2031-01-01', 'UTC', '2031-01-01', '2031-01-01', 'open')",
+    ),
+    (
+        "billing_period_is_a_month",
+        "ALTER TABLE billing_billingperiod DISABLE TRIGGER billing_period_is_a_month",
+        "INSERT INTO billing_billingperiod (month, zone, starts_at, ends_at, state)"
+        " VALUES ('2031-01-01', 'UTC', '2031-01-01', '2031-01-31', 'open')",
+    ),
+    (
+        "billing_zone_guarded",
+        "ALTER TABLE billing_monthzone DISABLE TRIGGER billing_zone_guarded",
+        "INSERT INTO billing_monthzone (since, name, set_at) VALUES ('2020-01-01', 'Asia/Shanghai', now())",
     ),
 )
 

@@ -12,10 +12,11 @@ from django.test import Client
 from joserfc.jwk import RSAKey
 
 from portal.accounts.models import User
+from portal.accounts.sign_in_attempts import ADDRESS
 from portal.audit.models import AuditEntry
 from portal.sso.models import ExternalIdentity, GivenRole, IdentityProvider
 from portal.teams.models import Membership, Role
-from tests.portal.builders import World
+from tests.portal.builders import PASSWORD, World
 from tests.sso.provider import Claims, FakeProvider
 from tests.web.conftest import SignedIn
 
@@ -198,3 +199,22 @@ def test_the_secret_in_the_body_where_a_provider_wants_it_there(
     lab.methods = ["client_secret_post"]
 
     assert come(Client(), lab, DANA)["Location"] == "/"
+
+
+def test_tries_at_a_provider_are_counted_by_place_with_those_by_password(
+    provider: IdentityProvider, lab: FakeProvider, world: World
+) -> None:
+    for _again in range(ADDRESS.most):  # what lets somebody in is given back
+        assert come(Client(), lab, DANA)["Location"] == "/"
+    answers = [Client().post("/sign-in/lab/") for _n in range(ADDRESS.most + 1)]
+
+    assert [one.status_code for one in answers[-2:]] == [200, 429]
+    assert "Too many tries" in answers[-1].text
+    assert 0 < int(answers[-1]["Retry-After"]) <= ADDRESS.window_s
+    assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 429
+    refused = AuditEntry.objects.filter(action="sign_in.failed", detail__why="too many tries")
+    assert refused.filter(target="lab").count() == 1
+    # Who is signed in connects their account all the same.
+    bob = Client()
+    bob.force_login(world.user("bob"))
+    assert bob.post("/sign-in/lab/", {"connect": "1"}).status_code == 200

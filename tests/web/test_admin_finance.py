@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from portal.audit.models import AuditEntry
 from portal.billing.metering import meter_all
-from portal.billing.models import BillingPeriod, Invoice, PeriodState
+from portal.billing.models import BillingPeriod, Invoice, MonthZone, PeriodState
+from portal.billing.periods import month_zones
 from portal.billing.selectors import period_of
 from portal.catalog.models import Rate
 from portal.catalog.services import set_rate
@@ -212,3 +213,18 @@ def test_a_planned_price_is_withdrawn_and_the_one_before_it_goes_on(
     begun = finance.post(f"/finance/prices/{old.pk}/withdraw/", follow=True).text
     assert "This price has begun" in begun
     assert Rate.objects.filter(pk=old.pk).exists()
+
+
+def test_finance_sets_the_zone_of_months_and_nobody_else(world: World, signed_in: SignedIn) -> None:
+    finance, now = signed_in("finance"), timezone.now()
+    earliest = f"{month_zones(now=now).earliest:%Y-%m}"
+    given = {"zone": "Asia/Shanghai", "since": earliest}
+    assert signed_in("alice").post("/finance/zone/", given).status_code == 403
+    refused = finance.post("/finance/zone/", {"zone": "Mars/Olympus", "since": "2019-01"})
+    assert (refused.status_code, MonthZone.objects.count()) == (422, 0)
+    assert "There is no such time zone" in refused.text
+
+    assert finance.post("/finance/zone/", given).status_code == 302
+    page = finance.get("/finance/months/").text
+    assert "Asia/Shanghai" in page
+    assert str(MonthZone.objects.get()) == f"Asia/Shanghai from {earliest}"

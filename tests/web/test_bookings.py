@@ -11,6 +11,7 @@ from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.notifications.services import notify
 from portal.web.leases.page import extensions
 from portal.web.notifications.rows import notification_rows
+from portal.web.requests.quote import free_times
 from tests.portal.builders import World
 from tests.portal.test_bookings import book
 from tests.portal.upkeep import plan
@@ -128,3 +129,12 @@ def test_news_told_anew_is_unread_again_with_the_present_figures(world: World) -
 
     told = bob.notifications.get()
     assert (told.read_at, told.facts["not_after"]) == (None, end)
+
+
+def test_what_is_nearest_to_the_impossible_is_no_time() -> None:
+    reasons = [
+        {"code": "no_such_device", "nearest": {"models": ["a100"]}},
+        {"code": "taken", "starts_at": "2026-11-01T09:00:00+00:00", "nearest": ["2026-11-01T11:00:00+00:00"]},
+    ]
+
+    assert [time.at.hour for time in free_times(reasons)] == [11]

@@ -116,7 +116,7 @@ def test_the_number_of_queries_of_a_home_does_not_grow(world: World, signed_in: 
         client.get("/")
 
     assert len(many) <= len(few)
-    assert len(many) <= 34
+    assert len(many) <= 38
 
 
 def test_finance_sees_the_month_by_team_and_what_stands_in_the_way_of_closing(

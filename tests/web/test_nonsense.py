@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from tests.api.fingerprint import fingerprint
-from tests.api.routes import scene
+from tests.api.scene import scene
 from tests.hostile.plenty import some
 from tests.portal.builders import World
 

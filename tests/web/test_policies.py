@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from html import unescape
-from re import findall
+from re import DOTALL, findall, sub
 from typing import Any
 
 import pytest
@@ -10,12 +10,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from portal.policies.models import Policy
+from portal.policies.selectors import in_force
 from portal.policies.services import built_in, save_policy
 from tests.portal.builders import World
 from tests.web.conftest import Publish, SignedIn
 
 HOME = "/operations/policies/"
-PAGES = ("", "edit/", "json/", "1/", "compare/?a=1&b=2")
+PAGES = ("", "edit/", "json/", "1/", "1/confirm/", "compare/?a=1&b=2")
 POSTS = ("edit/", "json/", "save/", "2/activate/", "2/roll-back/")
 
 
@@ -37,7 +38,7 @@ def typed(text: str) -> dict[str, Any]:
     for tag in findall(r"<input[^>]*>", form[: form.index("</form>")]):
         attributes = dict(findall(r'([\w-]+)="([^"]*)"', tag))
         name, value = attributes.get("name", ""), unescape(attributes.get("value", ""))
-        if attributes.get("type") == "checkbox":
+        if attributes.get("type") in ("checkbox", "radio"):
             if " checked" in tag:
                 found.setdefault(name, []).append(value)
         elif name != "csrfmiddlewaretoken":
@@ -136,6 +137,40 @@ def test_an_edit_goes_from_form_to_review_to_a_version_in_force(versions: World,
         3 * 86_400,
     )
     assert row.made_by == versions.user("operator")
+
+
+def test_the_form_shows_the_plain_choices_and_folds_the_rest_away(
+    versions: World, signed_in: SignedIn
+) -> None:
+    client = signed_in("operator")
+    page = client.get(f"{HOME}edit/").text
+    plain = sub(r"<details.*?</details>", "", page, flags=DOTALL)
+
+    shown = {name for name in typed(plain) if "." not in name or name.startswith("preempting")}
+    assert shown - {"based_on", "name"} == {"order", "place", "backfill", "preempting.grace_s",
+        "preempting.preemptible", "preempting.borrowed"}  # fmt: skip
+    assert "one value is not the recommended one" in page, "version 2 reserves for two"
+    assert page.count("Recommended</span>") == 3
+    for yardstick in ("random", "best_fit", "dot_product", "shortest"):
+        assert f'value="{yardstick}"' not in page
+    recommended = typed(client.get(f"{HOME}edit/?from=recommended").text)
+    assert (recommended["order"], recommended["depth"]) == (["default"], "1")
+    assert recommended["preempting.by_score"] == ["yes"]
+
+
+def test_a_version_with_a_yardstick_goes_on_but_cannot_be_saved_anew(
+    versions: World, signed_in: SignedIn
+) -> None:
+    Policy.objects.filter(version=2).update(body={"place": "fgd"})
+    client = signed_in("operator")
+    fields = typed(client.get(f"{HOME}edit/").text)
+
+    answer = client.post(f"{HOME}edit/", {**fields, "do": "review"})
+
+    assert in_force().policy.place == "fgd"
+    assert fields["place"] == ["fgd"]
+    assert answer.status_code == 422
+    assert "Choose one of: binpack, default, spread." in answer.text
 
 
 def test_times_are_added_filled_in_and_removed_without_a_script(versions: World, signed_in: SignedIn) -> None:
@@ -261,10 +296,15 @@ def test_rules_may_be_given_as_json(
 def test_a_draft_is_put_in_force_and_an_old_version_comes_back(versions: World, signed_in: SignedIn) -> None:
     client = signed_in("operator")
 
-    assert "Activate" in client.get(f"{HOME}3/").text
+    assert f'href="{HOME}3/confirm/"' in client.get(f"{HOME}3/").text
+    asked = client.get(f"{HOME}3/confirm/").text
+    assert f'action="{HOME}3/activate/"' in asked
+    assert "For how many requests" in asked, "what changes is said before it does"
     client.post(f"{HOME}3/activate/", {"based_on": "2"})
     assert Policy.objects.get(is_active=True).version == 3
     assert "Go back to these rules" in client.get(f"{HOME}1/").text
+    assert f'action="{HOME}1/roll-back/"' in client.get(f"{HOME}1/confirm/").text
+    assert client.get(f"{HOME}3/confirm/").status_code == 302, "it is active already"
     client.post(f"{HOME}1/roll-back/", {"based_on": "3"})
 
     row = Policy.objects.get(is_active=True)
@@ -290,17 +330,18 @@ def test_new_rules_are_tried_on_those_who_wait(
     versions.submit("bob", "l40s-quarter")
     publish(versions.now)
     client = signed_in("operator")
-    given = {"name": "x", "body": json.dumps({"depth": 7}), "based_on": "2", "do": "try"}
+    given = {"name": "x", "body": json.dumps({"depth": 7}), "based_on": "2", "do": "confirm"}
 
     text = client.post(f"{HOME}save/", given).text
 
     assert "One waiting request was looked at" in text
     assert "Nothing would change for anybody" in unescape(text)
+    assert "Activate now" in text
     assert Policy.objects.count() == 3
 
 
 def test_without_a_picture_trying_says_so(versions: World, signed_in: SignedIn) -> None:
-    given = {"name": "x", "body": "{}", "based_on": "2", "do": "try"}
+    given = {"name": "x", "body": "{}", "based_on": "2", "do": "confirm"}
 
     assert "no snapshot of the queue" in signed_in("operator").post(f"{HOME}save/", given).text
 

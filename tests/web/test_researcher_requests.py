@@ -5,6 +5,7 @@ import re
 import pytest
 from django.test import Client
 
+from portal.leases.approvals import terms_of
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import RequestState
 from portal.teams.models import Team
@@ -308,6 +309,23 @@ def test_large_requests_wait_for_somebody_else_to_decide(world: World, signed_in
     assert "any more" in alice.post(path, {"decision": "approve"}, follow=True).text
 
 
+def test_an_approver_lets_through_less_and_the_page_says_who_let_through_what(
+    world: World, signed_in: SignedIn
+) -> None:
+    Team.objects.filter(slug="perception").update(approval_above_gpu_seconds=60)
+    send(signed_in("bob"))
+    request, alice = LeaseRequest.objects.get(), signed_in("alice")
+    path = f"/requests/{request.uid}/decide/"
+    shorter = {"decision": "approve", "note": "", "duration": "30 min", "terms": terms_of(request)}
+
+    assert "something else by now" in alice.post(path, shorter | {"terms": "other"}, follow=True).text
+    assert "Approve 1800 to" not in alice.post(path, shorter, follow=True).text
+
+    request.refresh_from_db()
+    assert (request.state, request.duration_s) == (RequestState.QUEUED, 1800)
+    assert "30 min" in signed_in("bob").get(f"/requests/{request.uid}/").text
+
+
 @pytest.mark.parametrize("fields", [{}, {"decision": "maybe"}, {"decision": "approve", "note": "n" * 301}])
 def test_a_decision_that_makes_no_sense_changes_nothing(
     world: World, signed_in: SignedIn, fields: dict[str, str]
@@ -322,3 +340,30 @@ def test_a_decision_that_makes_no_sense_changes_nothing(
     request.refresh_from_db()
     assert request.state == RequestState.AWAITING_APPROVAL
     assert not Lease.objects.exists()
+
+
+def test_sizes_are_a_table_that_says_when_each_is_free(
+    world: World, signed_in: SignedIn, publish: Publish
+) -> None:
+    publish(world.now)
+
+    page = signed_in("bob").get(NEW).text
+
+    assert page.count('<tr class="flavor"') == 4
+    assert 'data-memory="' in page
+    assert "Memory at least" in page
+    assert "Free at" in page
+
+
+def test_the_form_opens_as_it_was_sent_last(world: World, signed_in: SignedIn) -> None:
+    bob = signed_in("bob")
+    assert "Filled in as you asked last time" not in bob.get(NEW).text
+    send(bob, duration="3 h", name="run 7")
+
+    form = bob.get(NEW)
+
+    assert "Filled in as you asked last time" in form.text
+    assert form.context["form"]["duration"].value() == "3 h"
+    assert not form.context["form"]["name"].value()
+    assert form.context["quote"].duration == "3 h"
+    assert "Filled in as you asked last time" not in bob.get(NEW, {"count": "1"}).text

@@ -35,7 +35,9 @@ def test_an_approver_decides_with_times_and_price_at_hand(series: Reservation, s
 
     assert series.uid in text
     assert "28 times" in text
-    price = quote(series.flavor, count=1, duration_s=28 * 3600, starts_at=series.starts_at)
+    price = quote(
+        series.flavor, team_id=series.team_id, count=1, duration_s=28 * 3600, starts_at=series.starts_at
+    )
     assert f"{price.amount_micro / 1e6:,.2f}" in text
     assert "Its times are being booked" in said
     assert "Nothing waits for you" in said

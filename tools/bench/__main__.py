@@ -22,6 +22,7 @@ from tools.bench import (
     money,
     night,
     pages,
+    pairs,
     placement,
     rows,
     soak,
@@ -61,7 +62,7 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     ),
     "soak": ("10,000 stories of one node, with crashes of its agent at every kind of change", soak.measure),
     "work": (
-        "in a lease: echo of a key, 100 MB drawn, 100 floods that nobody draws, JupyterLab drawn",
+        "in a lease: echo of a key, 100 MB drawn, 100 floods that nobody draws, JupyterLab drawn, ends of streams",
         work.measure,
     ),
     "jobs": (
@@ -79,6 +80,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "kills": (
         "numbered lines of 8 jobs while agents, gateway and web are killed 50 times: lost or doubled in the store",
         kills.measure,
+    ),
+    "pairs": (
+        "12 programs alone and each beside each on a real device by turns; BENCH_PAIR_S (20); takes PyTorch",
+        pairs.measure,
     ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }

@@ -28,7 +28,7 @@ WEEK, OTHER_WEEK = "philly_w1_20171001.csv.gz", "philly_20171108_1w.csv.gz"
 SAMPLE = Path("tests/data/philly/jobs.csv")
 SAMPLE_NODES = 6
 DRAWS = (1, 2, 3)
-ALONE = ("--consent", "none", "--keep-short", "0.2")
+ALONE = ("--consent", "none", "--keep-short", "0.18", "--keep-apart", "1")
 NO_ESTIMATES = ("--estimates", "none")
 # As published, and as a second simulator says.
 FIFO, SJF = 24_397.49, 2_113.65

@@ -211,8 +211,8 @@ FROM leases_leaserequest r CROSS JOIN (VALUES (0, '', 'queued'), (1, 'queued', '
 WHERE k = 0 OR (k = 1 AND r.state IN ('granted', 'fulfilled')) OR r.state = 'fulfilled' ORDER BY r.submitted_at, r.id, k
 """
 _PERIODS = """
-INSERT INTO billing_billingperiod (starts_at, ends_at, state)
-SELECT month AT TIME ZONE 'UTC', (month + interval '1 month') AT TIME ZONE 'UTC', 'open'
+INSERT INTO billing_billingperiod (month, zone, starts_at, ends_at, state)
+SELECT month::date, 'UTC', month AT TIME ZONE 'UTC', (month + interval '1 month') AT TIME ZONE 'UTC', 'open'
 FROM generate_series(date_trunc('month', (%(begin)s - interval '1 day') AT TIME ZONE 'UTC'),
   %(now)s AT TIME ZONE 'UTC', interval '1 month') month
 """

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import collections
+import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
+from websockets.sync.client import ClientConnection, connect
 
 from tools.bench import stack
 
 JOBS = int(os.environ.get("BERTH_BENCH_JOBS", "1000"))
 LINES = 100
-SUBMIT = 200
+SUBMIT = 1000  # as long as an array may be
 OPEN = ("waiting", "starting", "running")
 
 
@@ -68,22 +72,34 @@ def _many(portal: httpx.Client, world: dict[str, Any], command: str, count: int)
 
 
 def _lines(portal: httpx.Client, world: dict[str, Any]) -> dict[str, float]:
-    """Return percentiles of the time from a line's print until its reader has it, asking as the page does."""
+    """Return percentiles of the time from a line's print until its reader has it, who asks as the page does.
+
+    That is when the live socket says that there is more.
+    """
     job = {
         "command": ["sh", "-c", f"for i in $(seq {LINES}); do date +%s.%N; sleep 0.1; done"],
         "resources": world["flavor"],
         "time": 600,
     }
     uid = portal.post("jobs/", json={"team": world["team"], "job": job}).json()["id"]
-    late: list[float] = []
+    address = str(portal.base_url).replace("http", "ws", 1).partition("/api/")[0] + "/ws/live/"
+    headers = {"Authorization": portal.headers["Authorization"]}
+    with connect(address, additional_headers=headers, proxy=None) as live:
+        live.send(json.dumps({"op": "subscribe", "topics": [f"job:{uid}"]}))
+        late = sorted(_read_lines(portal, live, uid))
+    return {"p50": round(late[len(late) // 2], 1), "p99": round(late[len(late) * 99 // 100], 1)}
+
+
+def _read_lines(portal: httpx.Client, live: ClientConnection, uid: str) -> Iterator[float]:
+    """Yield how many milliseconds each line took."""
     offset, rest = 0, ""
     while True:
+        with suppress(TimeoutError):  # as the page, which asks now and then without being told
+            while json.loads(live.recv(timeout=2))["type"] not in ("snapshot", "frame"):
+                pass
         page = portal.get(f"jobs/{uid}/log/", params={"offset": offset}).json()
         now, offset = time.time(), page["next"]
         *whole, rest = (rest + page["text"]).split("\n")
-        late += [(now - float(line)) * 1000 for line in whole]
+        yield from ((now - float(line)) * 1000 for line in whole)
         if page["is_done"]:
-            break
-        time.sleep(0.2)
-    late.sort()
-    return {"p50": round(late[len(late) // 2], 1), "p99": round(late[len(late) * 99 // 100], 1)}
+            return

@@ -20,7 +20,7 @@ RECORDS = int(os.environ.get("BENCH_RECORDS", "100000"))
 TEAMS = int(os.environ.get("BENCH_TEAMS", "500"))
 PER_LEASE, PEOPLE, RUN_S = 10, 5, 600
 BIG_TEAM = 0.3  # of all records
-VIEWS, METERED = 7, 5_000
+VIEWS, METERED = 7, 20_000
 SUM = "SELECT team_id, micro_per_hour, sum(share_milli_seconds) FROM billing_usagerecord GROUP BY 1, 2"
 
 

@@ -54,6 +54,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "/invoices/bench/{month}/", "/invoices/team-1/{month}/lines/{key}/", "/finance/months/",
         "/finance/months/{past_month}/", "/finance/months/{past_month}/rehearsal/", "/finance/prices/",
         "/finance/capacity/", "/finance/months/{past_month}/capacity/", "/finance/notes/", "/finance/refunds/",
+        "/finance/discounts/",
         "/teams/team-1/budget/", "/teams/team-1/budget/new/",
     ),
     "operator": (

@@ -1,4 +1,4 @@
-"""Terminals and apps in leases: echo of a key, floods, a file by HTTP through the gateway. A stack of its own."""
+"""Terminals and apps in leases: echo of a key, floods, a file by HTTP through the gateway, how soon they end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from tools.bench import notebook, stack
+from tools.bench import notebook, stack, stream_ends
 from tools.bench.client import BenchClient
+from tools.bench.terminal_client import FloodReader
 
 FILES, FILE_BYTES = 30, 2_500_000
 KEYS, KEYS_BESIDE_FLOODS = 200, 60
 FLOOD_MB = int(os.environ.get("BERTH_BENCH_FLOOD_MB", "100"))
 STALLED = int(os.environ.get("BERTH_BENCH_STALLED", "100"))
-ACK_BYTES = 128 * 1024
+FLOODS = 5
 SETTLE_S = 3.0
 MB = 1_000_000
 READY = b"<ready>"
@@ -34,11 +35,13 @@ READY = b"<ready>"
 def measure() -> dict[str, Any]:
     with stack.running(is_demo=False) as here:
         world = here.start_bench_fleet()
-        gateway, node = _gateway_of(here), here.agents
-        return asyncio.run(_measure(here.url, world, gateway, [agent.pid for agent in node]))
+        pids = [agent.pid for agent in here.agents]
+        return asyncio.run(_measure(here.url, world, _gateway_of(here), pids, here.environment()))
 
 
-async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[int]) -> dict[str, Any]:
+async def _measure(
+    url: str, world: dict[str, Any], gateway: int, agents: list[int], environment: dict[str, str]
+) -> dict[str, Any]:
     client = BenchClient(url, world, connections=1)
     await client.open()
     try:
@@ -50,9 +53,7 @@ async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[i
         async with open_one() as quiet:
             await _figures(quiet, 20)  # the first ones find caches cold
             echo = await _figures(quiet, KEYS)
-            spent = _cpu_s(gateway), max(_cpu_s(pid) for pid in agents)
-            drained = await _drain(quiet)
-            spent = _cpu_s(gateway) - spent[0], max(_cpu_s(pid) for pid in agents) - spent[1]
+            flood = await asyncio.to_thread(_floods, await open_one.ticket(), gateway, agents)
             http = await _http(client, connection, client.leases[request], quiet)
         before = {pid: _resident(pid) for pid in (gateway, *agents)}
         async with contextlib.AsyncExitStack() as floods:
@@ -63,18 +64,15 @@ async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[i
             async with open_one() as quiet:
                 beside = await _figures(quiet, KEYS_BESIDE_FLOODS)
             after = {pid: _resident(pid) for pid in before}
+        ends = await stream_ends.measure(client, environment)
     finally:
         await client.close()
-    bare_s = await asyncio.to_thread(_bare)
     return {
         "echo_ms": echo,
-        "flood": {
-            "mb": FLOOD_MB, "drawn_s": round(drained, 2), "bare_pty_s": round(bare_s, 2),
-            "of_the_bare_pty_percent": round(100 * bare_s / drained),
-            "gateway_cpu_s": round(spent[0], 2), "agent_cpu_s": round(spent[1], 2),
-        },
+        "flood": flood,
         "http_file": http,
         "notebook": jupyter,
+        "streams_end_ms": ends,
         "floods_that_nobody_draws": {
             "terminals": STALLED,
             "gateway_grew_mb": round((after[gateway] - before[gateway]) / MB, 1),
@@ -90,10 +88,17 @@ class _Opener:
     def __init__(self, client: BenchClient, connection: Any, lease: str) -> None:
         self._client, self._connection, self._lease = client, connection, lease
 
+    async def ticket(self) -> dict[str, Any]:
+        """Return what the portal says to whoever may open a terminal: a ticket and the gateways."""
+        path = f"/api/v1/leases/{self._lease}/terminal/"
+        told: dict[str, Any] = (
+            await self._connection.call("POST", path, token=self._client.token, body={})
+        ).body
+        return told
+
     @contextlib.asynccontextmanager
     async def __call__(self) -> Any:
-        path = f"/api/v1/leases/{self._lease}/terminal/"
-        told = (await self._connection.call("POST", path, token=self._client.token, body={})).body
+        told = await self.ticket()
         async with connect(told["gateways"][0], compression=None, max_size=1 << 20, proxy=None) as socket:
             await socket.send(
                 json.dumps({"ticket": told["ticket"], "rows": 24, "columns": 80, "terminal": ""})
@@ -126,20 +131,28 @@ async def _figures(socket: ClientConnection, keys: int) -> dict[str, float]:
     }
 
 
-async def _drain(socket: ClientConnection) -> float:
-    """Return the seconds from the command to the last byte of a flood, drawn as a page would."""
-    await socket.send(b"stty -opost; clear\n")
-    await asyncio.sleep(0.5)
-    began, got, unacked = time.perf_counter(), 0, 0
-    await socket.send(f"head -c {FLOOD_MB * MB} /dev/zero\n".encode())
-    while got < FLOOD_MB * MB:
-        message = await socket.recv()
-        if isinstance(message, bytes):
-            got, unacked = got + message.count(0), unacked + len(message)
-        if unacked >= ACK_BYTES:
-            await socket.send(json.dumps({"op": "ack", "bytes": unacked}))
-            unacked = 0
-    return time.perf_counter() - began
+def _floods(told: dict[str, Any], gateway: int, agents: list[int]) -> dict[str, Any]:
+    """Draw floods from a terminal of a lease and from one of this process, by turns."""
+    reader = FloodReader(told)
+    bare, drawn, by_gateway, by_agent = [], [], [], []
+    try:
+        for _ in range(FLOODS):
+            bare.append(_bare())
+            before = _cpu_s(gateway), sum(_cpu_s(pid) for pid in agents)
+            drawn.append(reader.draw(FLOOD_MB * MB))
+            by_gateway.append(_cpu_s(gateway) - before[0])
+            by_agent.append(sum(_cpu_s(pid) for pid in agents) - before[1])
+    finally:
+        reader.close()
+    parts = sorted(100 * one / other for one, other in zip(bare, drawn, strict=True))
+    return {
+        "mb": FLOOD_MB, "drawn_s": round(statistics.median(drawn), 2),
+        "bare_pty_s": round(statistics.median(bare), 2),
+        "of_the_bare_pty_percent": round(statistics.median(parts)),
+        "by_turns": [round(part) for part in parts],
+        "gateway_cpu_s": round(statistics.median(by_gateway), 2),
+        "agent_cpu_s": round(statistics.median(by_agent), 2),
+    }  # fmt: skip
 
 
 async def _http(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 
 from django import template
@@ -21,9 +21,9 @@ def moment(at: datetime | None) -> str:
 
 
 @register.filter
-def month(at: datetime | None) -> str:
-    """Return the billing month that begins at an instant; "" for none."""
-    return moments.month(at) if at else ""
+def month(first: date | None) -> str:
+    """Return the billing month that begins on a day; "" for none."""
+    return moments.month(first) if first else ""
 
 
 @register.filter

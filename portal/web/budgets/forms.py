@@ -12,23 +12,13 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from portal.budgets.models import BudgetAction, SpendBasis, TeamBudget
-from portal.budgets.periods import next_month
 from portal.budgets.services import BudgetSpec, ThresholdSpec
+from portal.common.months import next_month
+from portal.web.fields import MonthInput
 
 MICRO = 1_000_000
 EACH, TOGETHER = "each", "together"
 _PERCENTS = re.compile(r"\s*\d{1,4}\s*%?\s*([,，;、\s]\s*\d{1,4}\s*%?\s*)*")
-
-
-class MonthInput(forms.DateField):
-    """A month as browsers write it ("2026-11"); cleans to its first day."""
-
-    def __init__(self, **more: Any) -> None:
-        widget = forms.DateInput(
-            {"class": "form-control", "type": "month", "placeholder": "2026-11", "autocomplete": "off"},
-            format="%Y-%m",
-        )
-        super().__init__(widget=widget, input_formats=["%Y-%m"], **more)
 
 
 class PercentsField(forms.CharField):

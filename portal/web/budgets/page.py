@@ -22,6 +22,7 @@ from portal.budgets.periods import month_start, stretch_at
 from portal.budgets.services import budgets_at, change_budget, end_budget, make_budget, may_set_budget
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden, Invalid, NotFound
+from portal.common.months import Months
 from portal.teams.models import Team
 from portal.teams.selectors import visible_team, visible_teams
 from portal.web.access import done, person, refused, rights_of
@@ -70,8 +71,9 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
     rights, now, unit = rights_of(request), db_now(), currency()
     team = visible_team(rights, slug)
     may = may_set_budget(rights, team)
+    calendar = Months()
     rows = list(TeamBudget.objects.filter(team=team).prefetch_related("thresholds"))
-    own = next((row for row in rows if stretch_at(row, now) is not None), None)
+    own = next((row for row in rows if stretch_at(row, now, calendar) is not None), None)
     course = None if own is None else budget_course(team, own, now=now)
     url = reverse("web:invoices") + f"?team={team.slug}"
     context = {

@@ -16,7 +16,8 @@ from portal.web.requests.approvals import inbox
 def context(request: HttpRequest, rights: Rights, _now: datetime) -> dict[str, Any]:
     """Return the inbox under a headline that counts it."""
     found = inbox(request, rights)
-    count = found["page"].paginator.count + len(found["extensions"]) + len(found["series"])
+    count = found["page"].paginator.count
+    count += sum(len(found[name]) for name in ("extensions", "series", "workshops"))
     if count:
         headline = ngettext("One decision waits for you", "%(n)d decisions wait for you", count) % {
             "n": count

@@ -158,6 +158,18 @@ def _exceptions(month: MonthSoFar, teams: list[Team], now: datetime) -> Iterator
             ", ".join(team.name for team in bare[:4]),
             "warn", "building", reverse("web:team", args=[bare[0].slug]), _("Open"),
         )  # fmt: skip
+    yield from _used_up(teams, below, now)
+    late = UsageTotal.objects.filter(period=month.period).exclude(late_for=None).count()
+    if late:
+        yield Trouble(
+            ngettext("One line adjusts an earlier month", "%(n)d lines adjust earlier months", late) % {"n": late},
+            _("Their usage became known after that month had closed."),
+            "warn", "history", reverse("web:period", args=[f"{month.days.first:%Y-%m}"]), _("Open"),
+        )  # fmt: skip
+
+
+def _used_up(teams: list[Team], below: dict[int, int], now: datetime) -> Iterator[Trouble]:
+    """Yield the budgets of which more than nine tenths are spent; ``below``: by team, those below it included."""
     budgets = monthly_amounts(below, now)
     parents = {team.parent_id for team in teams}
     for team in teams:
@@ -176,10 +188,3 @@ def _exceptions(month: MonthSoFar, teams: list[Team], now: datetime) -> Iterator
                 },
                 "bad" if percent >= 100 else "warn", "coin", reverse("web:team_budget", args=[team.slug]), _("Open"),
             )  # fmt: skip
-    late = UsageTotal.objects.filter(period=month.period).exclude(late_for=None).count()
-    if late:
-        yield Trouble(
-            ngettext("One line adjusts an earlier month", "%(n)d lines adjust earlier months", late) % {"n": late},
-            _("Their usage became known after that month had closed."),
-            "warn", "history", reverse("web:period", args=[f"{month.days.first:%Y-%m}"]), _("Open"),
-        )  # fmt: skip

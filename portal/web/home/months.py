@@ -101,7 +101,8 @@ def burn_down(month: MonthSoFar, unit: str, *, url: str, link: str) -> Plot:
         ticks=[tick_text(top * (parts - part) / parts) for part in range(parts + 1)],
         lines=[round(300 * part / parts, 1) for part in range(parts + 1)],
         marks=[day_text(days.first, at) for at in range(0, n, 5)][:6],
-        unit=_("%(currency)s since the first of the month; days in UTC") % {"currency": unit},
+        unit=_("%(currency)s since the first of the month; days in %(zone)s")
+        % {"currency": unit, "zone": month.period.zone},
         url=url,
         link=link,
         band=band_path(low, high, top),
@@ -165,7 +166,8 @@ def by_day(month: MonthSoFar, names: dict[int, str], unit: str, *, url: str, lin
         ticks=[tick_text(top * (parts - part) / parts) for part in range(parts + 1)],
         lines=[round(300 * part / parts, 1) for part in range(parts + 1)],
         marks=[day_text(days.first, at) for at in range(0, n, 5)][:6],
-        unit=_("%(currency)s; days in UTC, the last one still runs") % {"currency": unit},
+        unit=_("%(currency)s; days in %(zone)s, the last one still runs")
+        % {"currency": unit, "zone": month.period.zone},
         url=url,
         link=link,
         is_empty=not days.spent,

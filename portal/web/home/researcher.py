@@ -18,6 +18,7 @@ from portal.catalog.first_start import progress
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.selectors import ONLINE, node_state
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.seats import seats_ahead
 from portal.leases.selectors import bookings_of, decisions_waiting, live_leases_of, visible_requests
 from portal.leases.states import RequestState
 from portal.notifications.models import Notification
@@ -31,6 +32,7 @@ from portal.web.leases.rows import LeaseRow, lease_rows
 from portal.web.notifications.rows import notification_rows
 from portal.web.requests.rows import RequestRow, request_rows
 from portal.web.setup import runs_organisation
+from portal.web.workshops.rows import own_seat_row
 
 MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS, MOST_SIZES = 12, 10, 5, 4, 6
 WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
@@ -80,7 +82,7 @@ class FirstStep:
 
 def context(_request: HttpRequest, rights: Rights, now: datetime) -> dict[str, Any]:
     """Return what this person has, what they wait for and what they could do."""
-    leases = lease_rows(list(live_leases_of(rights.user).select_related("user")[:MOST_LEASES]), now=now)
+    leases = lease_rows(live_leases_of(rights.user, most=MOST_LEASES), now=now)
     waiting = request_rows(_my_waiting(rights))
     teams = list(visible_teams(rights, Role.RESEARCHER, Role.ADMIN)[:MOST_TEAMS])
     sizes, when = strip(usual_sizes(rights.user), most=MOST_SIZES, now=now) if teams else (None, "")
@@ -88,11 +90,12 @@ def context(_request: HttpRequest, rights: Rights, now: datetime) -> dict[str, A
         "sizes": sizes,
         "when": when,
         "leases": leases,
+        "seats": [own_seat_row(view) for view in seats_ahead(rights.user, now=now)],
         "waiting": waiting,
         "rooms": team_rooms(teams),
         "spend": _spend(teams, now),
         "currency": currency(),
-        "ahead": what_is_next(leases, waiting, list(bookings_of(rights.user)[:MOST_LEASES])),
+        "ahead": what_is_next(leases, waiting, bookings_of(rights.user, most=MOST_LEASES)),
         "news": notification_rows(list(Notification.objects.filter(user=rights.user)[:MOST_NEWS])),
         "asks": rights.has_anywhere(Role.RESEARCHER, Role.ADMIN),
         "first_steps": first_steps(rights, now=now),

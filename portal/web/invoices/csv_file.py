@@ -39,7 +39,7 @@ def safe(text: str) -> str:
 def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
     invoice = view.invoice
     return [
-        f"{view.period.starts_at:%Y-%m}",
+        str(view.period),
         (invoice.number or "") if invoice else "",
         "draft" if view.is_draft else "issued",
         safe(invoice.team_name if invoice else view.team.name),

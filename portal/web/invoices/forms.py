@@ -8,11 +8,13 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext_lazy as _
 
 from portal.billing.models import BillingPeriod
+from portal.common.zones import LONGEST_NAME
+from portal.web.fields import MonthInput, text_field
 
 
 def month_name(period: BillingPeriod) -> str:
     """Return e.g. "November 2026" in the language of the page."""
-    return date_format(period.starts_at, "YEAR_MONTH_FORMAT")
+    return date_format(period.month, "YEAR_MONTH_FORMAT")
 
 
 class InvoiceFilter(forms.Form):
@@ -20,7 +22,7 @@ class InvoiceFilter(forms.Form):
 
     def __init__(self, data: Mapping[str, Any], months: Sequence[BillingPeriod]) -> None:
         super().__init__(data)
-        self._months = {f"{row.starts_at:%Y-%m}": row for row in months}
+        self._months = {str(row): row for row in months}
         self.fields["month"] = forms.ChoiceField(
             label=_("Month"),
             required=False,
@@ -42,3 +44,10 @@ class InvoiceFilter(forms.Form):
     def team(self) -> str:
         """Return the part of a team's name to look for."""
         return str(self.cleaned_data.get("team") or "")
+
+
+class ZoneForm(forms.Form):
+    """In which time zone months begin, from which month on."""
+
+    zone = text_field(_("Time zone"), LONGEST_NAME, placeholder="Europe/Berlin", list="zones")
+    since = MonthInput(label=_("First month in it"))

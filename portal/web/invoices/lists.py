@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -53,7 +53,7 @@ class MonthRow:
     """A month of the books."""
 
     month: str
-    starts_at: datetime
+    first: date
     state: str
     invoices: int | None
     teams: int
@@ -105,7 +105,7 @@ def _issued(teams: Sequence[Team], period: BillingPeriod) -> MonthInvoices:
     invoices = {
         row.team_id: row for row in Invoice.objects.filter(period=period, team__in=ids, is_issued=True)
     }
-    month = f"{period.starts_at:%Y-%m}"
+    month = str(period)
     rows = [
         TeamInvoiceRow(
             team=invoices[team.pk].team_name,
@@ -127,7 +127,7 @@ def _issued(teams: Sequence[Team], period: BillingPeriod) -> MonthInvoices:
 
 
 def _draft(team: Team, ids: set[int], period: BillingPeriod, amount: int, accruing: int) -> TeamInvoiceRow:
-    month = f"{period.starts_at:%Y-%m}"
+    month = str(period)
     return TeamInvoiceRow(
         team=team.name,
         depth=_depth(team, ids),
@@ -149,11 +149,11 @@ def _month(
     period: BillingPeriod, issued: Mapping[str, Any] | None, drafts: dict[int, int], now: datetime
 ) -> MonthRow:
     closed = is_closed(period)
-    month = f"{period.starts_at:%Y-%m}"
+    month = str(period)
     total = (issued["total"] if issued else 0) if closed else sum(drafts.values())
     return MonthRow(
         month=month,
-        starts_at=period.starts_at,
+        first=period.month,
         state=period.state,
         invoices=(issued["n"] if issued else 0) if closed else None,
         teams=len(drafts),

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
+from datetime import datetime
+
+from django.utils import timezone
 
 from portal.billing.models import BillingPeriod, PeriodState
-from portal.billing.selectors import period_of
+from portal.billing.periods import period_named, period_of
 from portal.common.errors import NotFound
-
-_MONTH = re.compile(r"([1-9][0-9]{3})-(0[1-9]|1[0-2])")
 
 
 def named(month: str) -> BillingPeriod:
-    """Return the period of a month written ``2026-11``; raises NotFound for any other text or month."""
-    match = _MONTH.fullmatch(month)
-    found = None
-    if match:
-        start = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
-        found = BillingPeriod.objects.filter(starts_at=start).first()
+    """Return the period of a month written ``2026-11``, or of the running one by ``this``.
+
+    Raises NotFound for any other text or month.
+    """
+    found = period_of(timezone.now()) if month == "this" else period_named(month)
     if found is None:
         raise NotFound
     return found

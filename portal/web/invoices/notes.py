@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -76,7 +76,7 @@ class NoteRow:
     decided_by: str
     decided_at: datetime | None
     decision_note: str
-    lands_in: datetime | None
+    lands_in: date | None
     issued_on: str
 
 
@@ -142,7 +142,7 @@ def _row(note: InvoiceNote) -> NoteRow:
         decided_by=str(note.decided_by) if note.decided_by else "",
         decided_at=note.decided_at,
         decision_note=note.decision_note,
-        lands_in=note.period.starts_at if note.period else None,
+        lands_in=note.period.month if note.period else None,
         issued_on=(note.issued_line.invoice.number or "") if note.issued_line else "",
     )
 

@@ -37,7 +37,7 @@ def page(request: HttpRequest) -> HttpResponse:
     context = {
         "form": form,
         "period": period,
-        "month": f"{period.starts_at:%Y-%m}",
+        "month": str(period),
         "board": found,
         "page": Paginator(found.rows, PER_PAGE).get_page(request.GET.get("page")),
         "is_current": period == months[0],

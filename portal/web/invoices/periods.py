@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -11,14 +13,17 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.billing.checklist import close_items, is_ready
 from portal.billing.closing import close_period
+from portal.billing.periods import month_zones, set_month_zone
 from portal.billing.rehearsal import MOST_SEEN, rehearse_close
 from portal.billing.selectors import currency
 from portal.common.clock import db_now
-from portal.common.errors import BerthError, Forbidden
+from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.zones import zone_names
 from portal.teams.models import Role
 from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import money
+from portal.web.invoices.forms import ZoneForm
 from portal.web.invoices.lists import board, month_rows
 from portal.web.invoices.months import all_months, is_closed, named
 from portal.web.invoices.rehearsal import rehearsal_rows
@@ -35,11 +40,42 @@ def page(request: HttpRequest) -> HttpResponse:
     """Show every month of the books."""
     require_finance(request)
     now = timezone.now()
-    months = all_months(now=now)
+    return _periods_page(request, ZoneForm(initial={"since": month_zones(now=now).earliest}), now)
+
+
+@require_POST
+def zone(request: HttpRequest) -> HttpResponse:
+    """Let months begin at midnight in another time zone."""
+    require_finance(request)
+    now, form = db_now(), ZoneForm(request.POST)
+    if form.is_valid():
+        try:
+            set_month_zone(
+                zone=form.cleaned_data["zone"],
+                since=form.cleaned_data["since"],
+                actor=person(request),
+                now=now,
+            )
+        except Invalid as error:
+            for field, text in error.fields.items():
+                form.add_error(field, text)
+        else:
+            return done(request, _("The time zone of months is set."), "web:periods")
+    return _periods_page(request, form, now)
+
+
+def _periods_page(request: HttpRequest, form: ZoneForm, now: datetime) -> HttpResponse:
     teams = visible_teams(rights_of(request), Role.FINANCE)
-    rows = month_rows(months, teams, now=now)
-    due = [row for row in rows if row.is_over and row.state != "closed"]
-    return render(request, "web/invoice_periods.html", {"rows": rows, "due": due, "currency": currency()})
+    rows = month_rows(all_months(now=now), teams, now=now)
+    context = {
+        "rows": rows,
+        "due": [row for row in rows if row.is_over and row.state != "closed"],
+        "currency": currency(),
+        "zones": month_zones(now=now),
+        "zone_form": form,
+        "zone_names": sorted(zone_names()),
+    }
+    return render(request, "web/invoice_periods.html", context, status=422 if form.is_bound else 200)
 
 
 @require_safe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 
@@ -20,6 +20,7 @@ from portal.catalog.selectors import shown_names
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import LeaseState
 from portal.teams.models import Team
+from portal.web.discounts import discount_label
 from portal.web.figures import gpus, money, span
 from portal.web.leases.timeline import why_text
 
@@ -44,7 +45,7 @@ class PrintedLine:
     price: Decimal | None
     amount: Decimal | None
     key: str
-    late_for: datetime | None
+    late_for: date | None
     note: InvoiceNote | None = None
 
 
@@ -99,6 +100,7 @@ class UsageRow:
     exact: Decimal
     agent_seconds: Decimal | None
     refund: str
+    discount: str
     steps: list[EventStep]
 
 
@@ -174,7 +176,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
         price=money(line.micro_per_hour),
         amount=money(line.amount_micro),
         key=line.key,
-        late_for=datetime.fromisoformat(f"{line.late_for}-01T00:00Z") if line.late_for else None,
+        late_for=date.fromisoformat(f"{line.late_for}-01") if line.late_for else None,
         note=line.note,
     )
 
@@ -204,6 +206,7 @@ def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> UsageRow:
         gpu_seconds=gpu_seconds(record.share_milli_seconds),
         exact=micro_text(exact_micro(record.share_milli_seconds, record.micro_per_hour)),
         agent_seconds=None if agent is None else Decimal(agent) / 1000,
+        discount=discount_label(record.discount) if record.discount else "",
         refund=str(RefundCause(record.refund.cause).label) if record.refund else "",
         steps=[step_of(event) for event in events],
     )

@@ -10,7 +10,7 @@ from itertools import pairwise
 from django.db.models import F
 
 from portal.billing.models import RefundRule, UsageRecord
-from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
+from portal.catalog.pricing import apportion, discounted_price, exact_micro, lowered, to_minor
 from portal.jobs.models import JobAttempt
 from portal.jobs.states import JobState
 from portal.leases.models import Lease
@@ -46,13 +46,16 @@ class LeaseBill:
 def bill_of(lease: Lease) -> LeaseBill:
     """Return what a lease was billed so far, and by whole cents once it is over."""
     rows = UsageRecord.objects.filter(lease=lease).select_related(
-        "period", "late_for", "lease", "refund", "rate"
+        "period", "late_for", "lease", "refund", "rate", "discount"
     )
     records = list(rows.order_by("span"))
     exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
     whole = sum(
         (
-            exact_micro(r.share_milli_seconds, lowered(r.rate.micro_per_hour, lease.price_milli))
+            exact_micro(
+                r.share_milli_seconds,
+                discounted_price(lowered(r.rate.micro_per_hour, lease.price_milli), r.discount),
+            )
             for r in records
         ),
         Fraction(0),

@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from portal.billing.labels import labels_of, may_label_request
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
 from portal.gateway.catalogue import apps
@@ -34,6 +35,7 @@ from portal.leases.states import EndReason, LeaseState
 from portal.teams.selectors import Rights
 from portal.web.access import rights_of
 from portal.web.figures import duration_text, money, span
+from portal.web.idle.page import idle_card
 from portal.web.leases.access import device_views, entrance
 from portal.web.leases.apps import leads_to_apps
 from portal.web.leases.receipt import quoted_micro, receipt_of
@@ -124,7 +126,10 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "saving": _saving(lease, row),
         "others": lease_rows([one for one in all_parts if one.pk != lease.pk], now=now),
         "is_gang": lease.request.nodes != 1,
+        "labels": labels_of([lease]).get(lease.pk),
+        "may_label": may_label_request(rights, lease.request),
         "sees_policy": rights.is_operator,
+        "idle": idle_card(rights, lease),
     }
     response = render(request, "web/lease_detail.html", context)
     # Also before it is active: what a refresh then shows keeps the policy of the page it came into.
@@ -199,6 +204,8 @@ def _extension(lease: Lease, extra_s: int) -> Extension:
     try:
         found = pricing.quote(
             lease.flavor,
+            team_id=lease.team_id,
+            is_preemptible=lease.is_preemptible,
             count=_extended_units(lease),
             duration_s=extra_s,
             starts_at=lease.not_after,

@@ -14,6 +14,7 @@ from portal.billing.models import RefundCause, RefundRule, UsageRecord, UsageTot
 from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.leases.models import Lease
+from portal.web.discounts import discount_label
 from portal.web.figures import gpus, money, span
 from portal.web.jobs.rows import JobRow, job_of, job_row
 from portal.web.leases.job_shares import bill_of
@@ -109,7 +110,7 @@ def line_url(record: UsageRecord, lease: Lease) -> str:
     )
     found = total.first()
     key = str(found.line.position) if found is not None and found.line is not None else line_key(record)
-    month = f"{record.period.starts_at:%Y-%m}"
+    month = str(record.period)
     try:
         return reverse("web:invoice_line", args=[lease.team.slug, month, key])
     except NoReverseMatch:
@@ -133,15 +134,15 @@ def _rate(micro_per_hour: int) -> str:
 
 def _line(record: UsageRecord, lease: Lease) -> ReceiptLine:
     amount = to_minor(exact_micro(record.share_milli_seconds, record.micro_per_hour))
+    formula = _("%(seconds)d s × %(share)s GPU × %(rate)s %(currency)s/h per device") % {
+        "seconds": record.seconds,
+        "share": gpus(record.share_milli),
+        "rate": _rate(record.micro_per_hour),
+        "currency": record.currency,
+    }
     return ReceiptLine(
         label=span(record.seconds) or "",
-        detail=_("%(seconds)d s × %(share)s GPU × %(rate)s %(currency)s/h per device")
-        % {
-            "seconds": record.seconds,
-            "share": gpus(record.share_milli),
-            "rate": _rate(record.micro_per_hour),
-            "currency": record.currency,
-        },
+        detail=f"{formula} · {discount_label(record.discount)}" if record.discount else formula,
         amount=money(amount),
         starts_at=record.span.lower,
         ends_at=record.span.upper,

@@ -11,8 +11,8 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.billing.selectors import cost_so_far
-from portal.catalog.pricing import exact_micro, lowered
+from portal.billing.selectors import cost_so_far, discounts_at
+from portal.catalog.pricing import discounted_price, exact_micro, lowered
 from portal.catalog.selectors import rates_now
 from portal.leases.models import Lease
 from portal.leases.selectors import seconds_left
@@ -68,9 +68,9 @@ def lease_rows(leases: Sequence[Lease], *, now: datetime) -> list[LeaseRow]:
     costs = cost_so_far(leases, now=now)
     rates = rates_now({lease.flavor.device_model_id for lease in leases}, now=now)
     rows = []
-    for lease in leases:
+    for lease, discount in zip(leases, discounts_at(leases, now), strict=True):
         rate = rates.get(lease.flavor.device_model_id)
-        price = lowered(rate.micro_per_hour, lease.price_milli) if rate else None
+        price = discounted_price(lowered(rate.micro_per_hour, lease.price_milli), discount) if rate else None
         hourly = None if price is None else int(exact_micro(lease.share_milli * 3600, price))
         rows.append(_row(lease, cost=costs.get(lease.pk), hourly=hourly, now=now))
     return rows
@@ -91,6 +91,8 @@ def end_text(lease: Lease) -> str:
         return ""
     if lease.end_reason == EndReason.FAULT and lease.activated_at is None:
         return _("It could not be started")
+    if lease.end_reason == EndReason.IDLE:
+        return _("Taken back, because it idled")
     return str(EndReason(lease.end_reason).label)
 
 
@@ -136,6 +138,7 @@ def must_go_text(lease: Lease) -> str:
         "reclaim": _("Another team takes back what it is guaranteed."),
         "priority": _("It may be preempted, and a request that goes before it needs the place."),
         "elastic": _("It was grown while devices idled, and somebody waits for them now."),
+        "idle": _("It idles. It stays if it is used before then."),
     }.get(lease.must_go_for, "")
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
+from portal.leases.approvals import NOBODY_DECIDED
 from portal.leases.failures import failure_text
-from portal.leases.models import Lease, LeaseEvent, LeaseRequest, RequestEvent
+from portal.leases.models import ApprovalStep, Lease, LeaseEvent, LeaseRequest, RequestEvent
 from portal.leases.states import EndReason, LeaseState, RequestState
+from portal.web.figures import span
 
 R, L = RequestState, LeaseState
 
@@ -63,6 +65,7 @@ KNOWN_REASONS = (
     gettext_noop("the lease made way for maintenance"),
     gettext_noop("the booking could not be kept"),
     gettext_noop("it failed five times; an operator was told"),
+    NOBODY_DECIDED,
 )
 # A lease's own "granted" says the same as the request's; one of them is enough.
 SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}
@@ -76,6 +79,12 @@ def request_steps(
         (event.at, _rank(event), _request_step(event, request))
         for event in RequestEvent.objects.filter(request=request)
         if event.now not in SAID_BY_LEASE
+    ]
+    # The last approval is the step into the queue; what it let through where that was less is said here.
+    moments += [
+        (step.at, ORDER.index(R.AWAITING_APPROVAL), _approval_step(step))
+        for step in ApprovalStep.objects.filter(request=request).select_related("approver")
+        if step.is_less or step.at != request.decided_at
     ]
     # Of several leases each step says which it is of.
     names = {lease.pk: _which(lease) for lease in leases} if len(leases) > 1 else {}
@@ -118,7 +127,7 @@ def lease_ahead(lease: Lease) -> list[TimelineStep]:
     if lease.state in (L.ACTIVE, L.INTERRUPTED):
         return [
             TimelineStep(
-                _("Ends by itself") if lease.preempt_at is None else _("Must make room"),
+                _ahead_text(lease),
                 lease.ends_at,
                 icon="hourglass",
                 todo=True,
@@ -126,6 +135,13 @@ def lease_ahead(lease: Lease) -> list[TimelineStep]:
             clean,
         ]
     return [clean]
+
+
+def _ahead_text(lease: Lease) -> str:
+    """Return how a running lease will end as things stand."""
+    if lease.preempt_at is None:
+        return _("Ends by itself")
+    return _("Taken back, because it idles") if lease.must_go_for == "idle" else _("Must make room")
 
 
 def _rank(event: RequestEvent | LeaseEvent) -> int:
@@ -144,6 +160,18 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> TimelineStep:
     elif event.now == R.SUBMITTED:
         actor = _("by %(who)s") % {"who": request.author}
     return TimelineStep(str(title), event.at, _reason(event.reason), actor, icon, tone)
+
+
+def step_text(step: ApprovalStep) -> str:
+    """Return who approved, and what of it where it was less than asked for."""
+    facts = {"who": step.approver, "n": step.count, "time": span(step.duration_s)}
+    if step.is_less:
+        return _("%(who)s approved %(n)d for %(time)s") % facts
+    return _("%(who)s approved it as it is") % facts
+
+
+def _approval_step(step: ApprovalStep) -> TimelineStep:
+    return TimelineStep(_("Approved"), step.at, step_text(step), icon="check")
 
 
 def _lease_step(event: LeaseEvent, which: str = "") -> TimelineStep:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
@@ -13,11 +15,15 @@ from django.utils.translation import ngettext, pgettext
 
 from portal.budgets.models import BudgetAction, SpendBasis
 from portal.common.moments import moment_of
+from portal.common.templatetags.readable import amount
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
 from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
+from portal.teams.models import Role
+from portal.web.figures import span
+from portal.web.notifications.workshops import WORKSHOP_KINDS
 
 Facts = dict[str, Any]
 ABOUT_NODES = ("fleet.health", "node.drained", "node.ahead", "node.unknown_leases", "node.waits")
@@ -82,8 +88,17 @@ def _object(target: str) -> str:
 def _url(row: Notification, facts: Facts) -> str:
     if row.kind in ABOUT_NODES:
         return _node_url(facts)
+    if row.kind == "role.ends_soon" and facts.get("team"):
+        return reverse("web:team", args=[facts["team"]])
     if row.kind == "budget.reached" and facts.get("team"):
         return reverse("web:team_budget", args=[facts["team"]])
+    if row.kind == "invoice.issued" and facts.get("team"):
+        return reverse("web:invoice", args=[facts["team"], facts.get("month", "this")])
+    if row.kind == "report.mailed":
+        given = {"month": facts.get("month", ""), "team": facts.get("team", "")}
+        return f"{reverse('web:reports')}?{urlencode(given)}"
+    if row.kind == "report.ready":
+        return f"{reverse('web:reports')}?{urlencode({'month': facts.get('month', '')})}"
     return target_url(row.target)
 
 
@@ -105,6 +120,8 @@ def target_url(target: str) -> str:
         return reverse("web:job", args=[target])
     if target.startswith("rsv-"):
         return reverse("web:reservation", args=[target])
+    if target.startswith("wks-"):
+        return reverse("web:workshop", args=[target])
     if target.startswith("nte-"):
         return reverse("web:note", args=[target])
     return ""
@@ -112,6 +129,26 @@ def target_url(target: str) -> str:
 
 def _ends_soon(_f: Facts) -> str:
     return _("A lease of yours ends soon. Save your work, or extend it.")
+
+
+def _role_ends_soon(f: Facts) -> str:
+    facts = {**_role_facts(f), "at": moment_of(f.get("ends_at")) or "?"}
+    return (
+        _("Your role in %(team)s (%(role)s) ends at %(at)s. Ask an admin of the team if you need it longer.")
+        % facts
+    )
+
+
+def _role_ended(f: Facts) -> str:
+    return _("Your role in %(team)s (%(role)s) has ended.") % _role_facts(f)
+
+
+def _role_facts(f: Facts) -> dict[str, str]:
+    role = str(f.get("role", ""))
+    return {
+        "team": str(f.get("team_name", "")),
+        "role": str(Role(role).label) if role in Role.values else role,
+    }
 
 
 def _failed(f: Facts) -> str:
@@ -163,7 +200,40 @@ def _series_rejected(f: Facts) -> str:
 
 
 def _approved(f: Facts) -> str:
+    if "duration_s" in f:
+        return _approved_less(f)
     return _("%(who)s approved your request; it is in the queue now.") % {"who": f.get("by", "?")}
+
+
+def _approved_less(f: Facts) -> str:
+    return _("%(who)s approved %(n)s for %(time)s of your request; it is in the queue now.") % {
+        "who": f.get("by", "?"),
+        "n": f.get("count", "?"),
+        "time": span(f.get("duration_s")) or "?",
+    }
+
+
+def _awaits_second(f: Facts) -> str:
+    return _("%(who)s approved a large request. It needs your approval too.") % {"who": f.get("by", "?")}
+
+
+def _overdue(f: Facts) -> str:
+    return _("A request of %(who)s has waited for a decision for %(time)s.") % {
+        "who": f.get("by", "?"),
+        "time": span(f.get("after_s")) or "?",
+    }
+
+
+def _timed_out(f: Facts) -> str:
+    time = {"time": span(f.get("after_s")) or "?"}
+    if f.get("then") == "approve":
+        return (
+            _("Nobody decided on your request within %(time)s: it is approved, as your team’s rule says.")
+            % time
+        )
+    return (
+        _("Nobody decided on your request within %(time)s: it is rejected, as your team’s rule says.") % time
+    )
 
 
 def _rejected(f: Facts) -> str:
@@ -242,7 +312,27 @@ def _preempted_soon(f: Facts) -> str:
     }
 
 
-def _spared(_f: Facts) -> str:
+def _idle(f: Facts) -> str:
+    said = {
+        "dummy_loop": _("A lease of yours shows utilisation, but does hardly anything since %(since)s."),
+        "keep_alive": _("A lease of yours does hardly anything since %(since)s."),
+    }.get(str(f.get("why")), _("A lease of yours idles since %(since)s."))
+    said %= {"since": _at(f, "since")}
+    if "ends_at" not in f:
+        return _("%(said)s Give it back if you do not need it.") % {"said": said}
+    return _("%(said)s It is taken back %(at)s unless it is used or you put that off.") % {
+        "said": said,
+        "at": _at(f, "ends_at"),
+    }
+
+
+def _taken_back(_f: Facts) -> str:
+    return _("A lease of yours was taken back, because it idled. Ask again when you need it.")
+
+
+def _spared(f: Facts) -> str:
+    if f.get("why") == "idle":
+        return _("A lease of yours may stay: it is not seen idling any more, or no rule takes it back.")
     return _("A lease of yours may stay after all: nobody needs its place any more.")
 
 
@@ -413,6 +503,38 @@ def _note_rejected(f: Facts) -> str:
     return _("%(who)s rejected your note on invoice %(invoice)s, line %(line)s: %(note)s") % _note_facts(f)
 
 
+def _invoice_issued(f: Facts) -> str:
+    return _("Invoice %(number)s of %(team)s for %(month)s is issued: %(amount)s.") % {
+        "number": f.get("number", "?"),
+        "team": f.get("name", "?"),
+        "month": f.get("month", "?"),
+        "amount": _amount(f.get("amount_micro"), f.get("currency")),
+    }
+
+
+def _report_ready(f: Facts) -> str:
+    amounts = f.get("amounts")
+    sums = [_amount(micro, unit) for unit, micro in amounts.items()] if isinstance(amounts, dict) else []
+    said = _(
+        "%(month)s is closed. Its chargeback report is ready, as PDF, XLSX, CSV and FOCUS too: %(amount)s."
+    )
+    return said % {"month": f.get("month", "?"), "amount": ", ".join(sums) or "–"}
+
+
+def _report_mailed(f: Facts) -> str:
+    said = (
+        _("The chargeback report of %(team)s for %(month)s.")
+        if f.get("is_closed")
+        else _("The chargeback report of %(team)s for %(month)s, as a draft: the month is not closed.")
+    )
+    return said % {"team": f.get("name", "?"), "month": f.get("month", "?")}
+
+
+def _amount(micro: object, unit: object) -> str:
+    """Return an amount of whole cents with its currency."""
+    return f"{amount(Decimal(micro) / 1_000_000)} {unit}" if isinstance(micro, int) else "?"
+
+
 def _budget_reached(f: Facts) -> str:
     values = {"team": f.get("name", "?"), "n": f.get("is_percent", "?"), "percent": f.get("percent", "?")}
     if f.get("basis") == SpendBasis.FORECAST:
@@ -438,10 +560,14 @@ def _unknown(_f: Facts) -> str:
 
 
 _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
+    "role.ends_soon": ("hourglass", "warn", _role_ends_soon),
+    "role.ended": ("users", "info", _role_ended),
     "lease.started": ("player-play", "good", _started),
     "terminal.shared": ("terminal-2", "info", _terminal_shared),
     "lease.ends_soon": ("hourglass", "warn", _ends_soon),
     "lease.preempted_soon": ("hourglass", "warn", _preempted_soon),
+    "lease.idle": ("hourglass", "warn", _idle),
+    "lease.taken_back": ("hourglass", "warn", _taken_back),
     "lease.spared": ("circle-check", "good", _spared),
     "lease.preempted": ("refresh", "warn", _preempted),
     "lease.failed": ("circle-x", "bad", _failed),
@@ -468,8 +594,14 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "note.proposed": ("checkbox", "info", _note_proposed),
     "note.approved": ("circle-check", "good", _note_approved),
     "note.rejected": ("circle-x", "bad", _note_rejected),
+    "invoice.issued": ("receipt", "info", _invoice_issued),
+    "report.ready": ("file-invoice", "info", _report_ready),
+    "report.mailed": ("file-invoice", "info", _report_mailed),
     "budget.reached": ("coin", "warn", _budget_reached),
     "request.awaits_approval": ("checkbox", "info", _awaits),
+    "request.awaits_second_approval": ("checkbox", "info", _awaits_second),
+    "request.approval_overdue": ("clock-pause", "warn", _overdue),
+    "request.approval_timed_out": ("clock-pause", "info", _timed_out),
     "request.approved": ("circle-check", "good", _approved),
     "request.given_up": ("ban", "bad", _given_up),
     "request.rejected": ("circle-x", "bad", _rejected),
@@ -479,5 +611,6 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "reservation.approved": ("circle-check", "good", _series_approved),
     "reservation.rejected": ("circle-x", "bad", _series_rejected),
     "extension.rejected": ("circle-x", "bad", _extension_rejected),
+    **WORKSHOP_KINDS,
 }
 KINDS = frozenset(_KINDS)

@@ -14,38 +14,54 @@ from django.utils.translation import gettext as _
 
 from portal.fleet.models import DeviceModel
 from portal.policies.faults import DAY_NAMES, sentence
+from portal.policies.first_policy import FIRST_RULES
 from portal.policies.rules import (
     BACKFILL_TEXTS,
     GROUPS,
+    OFFERED,
     ORDER_TEXTS,
     PLACE_TEXTS,
     RULES,
     WORK_NAMES,
     Group,
     PolicyRule,
+    in_words,
     length,
     value_at,
 )
 from portal.web.figures import duration_text, parse_duration
-from scheduler.engine.order import ORDERS
-from scheduler.engine.place.policy import POLICIES
 from scheduler.engine.policy import WORKS
-from scheduler.engine.policy_body import BACKFILLS, MOST_TIMES, BadPolicy, Fault
+from scheduler.engine.policy_body import MOST_TIMES, BadPolicy, Fault, body_of
 
 MOST_TEXT = 200
 MOST_FACTORS = 50
 WHOLE = frozenset({"depth", "preempting.most_evictions"})
-NAMES: dict[str, tuple[Iterable[str], dict[str, tuple[Any, Any]]]] = {
-    "order": (ORDERS, ORDER_TEXTS),
-    "place": (POLICIES, PLACE_TEXTS),
-    "backfill": (BACKFILLS, BACKFILL_TEXTS),
+TEXTS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "order": ORDER_TEXTS,
+    "place": PLACE_TEXTS,
+    "backfill": BACKFILL_TEXTS,
 }
+RECOMMENDED = body_of(FIRST_RULES)
 ROW_KINDS = ("pool_times", "sleep_times", "factors")
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyChoice:
+    """One strategy that can be chosen, and whether a new installation has it."""
+
+    value: str
+    title: Any
+    text: Any
+    is_recommended: bool
 
 
 @dataclass(slots=True)
 class FieldControl:
-    """One field as it is drawn. ``kind`` is select, text, number or check; ``choices`` are (value, text)."""
+    """One field as it is drawn. ``kind`` is radio, select, text, number or check.
+
+    ``choices`` of a select are (value, text), ``strategies`` those of a radio; ``default`` is what a new
+    installation has, in words.
+    """
 
     name: str
     kind: str
@@ -54,6 +70,8 @@ class FieldControl:
     help: Any = ""
     unit: Any = ""
     choices: list[tuple[str, str]] = field(default_factory=list)
+    strategies: list[StrategyChoice] = field(default_factory=list)
+    default: str = ""
     is_checked: bool = False
     errors: list[str] = field(default_factory=list)
 
@@ -86,21 +104,38 @@ class RuleControl:
     is_list: bool = False
     errors: list[str] = field(default_factory=list)
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether something in it cannot be used."""
+        fields = [*([self.control] if self.control else []), *self.parts]
+        for row in self.rows:
+            fields += [*row.days, *row.fields, *row.parts]
+        return bool(self.errors) or any(row.errors for row in self.rows) or any(one.errors for one in fields)
+
 
 @dataclass(slots=True)
 class RuleSection:
-    """A group of rules as it is drawn."""
+    """A group of rules as it is drawn: the plain choices, and the rest, folded unless it ``is_open``.
+
+    ``changed`` counts what of the rest differs from what a new installation has; ``said`` tells a group without
+    plain choices in a few words.
+    """
 
     group: Group
-    rules: list[RuleControl]
+    plain: list[RuleControl]
+    more: list[RuleControl]
+    is_open: bool
+    changed: int
+    said: str
 
 
 class PolicyDraft:
     """A body as a form has it, faults included: values that are no numbers stay the text they are."""
 
-    def __init__(self, body: Mapping[str, Any], faults: Iterable[Fault] = ()) -> None:
+    def __init__(self, body: Mapping[str, Any], faults: Iterable[Fault] = (), touched: str = "") -> None:
         self.body = body
         self.faults = list(faults)
+        self._touched = touched
 
     @classmethod
     def typed(cls, data: QueryDict) -> PolicyDraft:
@@ -115,7 +150,7 @@ class PolicyDraft:
             _add(body, key, rule_kinds[key])
         elif what == "drop" and key in rule_kinds and number.isascii() and number.isdecimal():
             _drop(body, key, int(number[:6]))
-        return cls(body)
+        return cls(body, touched=key)
 
     def refused(self, error: BadPolicy) -> PolicyDraft:
         """Return the draft with its faults."""
@@ -138,14 +173,23 @@ class PolicyDraft:
 
     def sections(self) -> list[RuleSection]:
         """Return all rules as they are drawn, group by group."""
-        return [
-            RuleSection(group, [self._drawn(rule) for rule in RULES if rule.group == group.name])
-            for group in GROUPS
-        ]
+        return [self._section(group) for group in GROUPS]
+
+    def _section(self, group: Group) -> RuleSection:
+        rules = [rule for rule in RULES if rule.group == group.name]
+        plain = [self._drawn(rule) for rule in rules if rule.is_plain]
+        more = [self._drawn(rule) for rule in rules if not rule.is_plain]
+        whole = self.whole()
+        return RuleSection(
+            group, plain, more,
+            is_open=any(one.has_errors or one.rule.key == self._touched for one in more),
+            changed=sum(value_at(whole, one.rule.key) != value_at(RECOMMENDED, one.rule.key) for one in more),
+            said="" if plain or more[0].has_errors else _in_short(more[0].rule, value_at(whole, more[0].rule.key)),
+        )  # fmt: skip
 
     def _controls(self) -> Iterable[FieldControl]:
         for section in self.sections():
-            for drawn in section.rules:
+            for drawn in [*section.plain, *section.more]:
                 yield from [drawn.control] if drawn.control else []
                 yield from drawn.parts
                 for row in drawn.rows:
@@ -169,10 +213,9 @@ class PolicyDraft:
             rows = [self._row(rule, number, row) for number, row in enumerate(value)]
             return RuleControl(rule, rows=rows, is_list=True, errors=errors)
         control = FieldControl(rule.key, "text", rule.label, help=rule.help, unit=rule.unit, errors=errors)
-        if rule.kind in NAMES:
-            names, texts = NAMES[rule.kind]
-            control.kind, control.value = "select", str(value)
-            control.choices = [(name, _choice(texts, name)) for name in _in_order(names, texts)]
+        if rule.kind in TEXTS:
+            control.kind, control.value = "radio", str(value)
+            control.strategies = _strategies(rule, str(value))
         elif rule.kind == "yes_no":
             control.kind, control.is_checked, control.value = "check", value is True, "yes"
         elif rule.kind == "seconds":
@@ -180,6 +223,8 @@ class PolicyDraft:
         else:
             control.kind = "number" if rule.kind == "number" else "text"
             control.value = f"{value:.12g}" if isinstance(value, float) else str(value)
+        if control.kind in ("text", "number"):
+            control.default = in_words(rule, value_at(RECOMMENDED, rule.key))[0]
         return RuleControl(rule, control, errors=errors)
 
     def _parts(self, at: str, value: Mapping[str, Any]) -> list[FieldControl]:
@@ -227,17 +272,19 @@ def draft_of(body: Mapping[str, Any]) -> PolicyDraft:
     return PolicyDraft({**body, "memory_factors": sorted(body["memory_factors"].items())})
 
 
-def _in_order(names: Iterable[str], texts: Mapping[str, Any]) -> list[str]:
-    """Return names in the order of their texts; one without a text comes last."""
-    known = list(texts)
-    return sorted(names, key=lambda name: (known.index(name) if name in texts else len(known), name))
+def _strategies(rule: PolicyRule, value: str) -> list[StrategyChoice]:
+    """Return what can be chosen, and what an older version chose where that is offered no more."""
+    texts, names = TEXTS[rule.kind], OFFERED[rule.key]
+    shown = names if value in names or value not in texts else (*names, value)
+    return [StrategyChoice(name, *texts[name], value_at(RECOMMENDED, rule.key) == name) for name in shown]
 
 
-def _choice(texts: dict[str, tuple[Any, Any]], name: str) -> str:
-    if name not in texts:
-        return name
-    label, text = texts[name]
-    return f"{label} – {text}"
+def _in_short(rule: PolicyRule, value: Any) -> str:
+    """Return a value in a few words; one that was typed half is counted, not told."""
+    try:
+        return " · ".join(in_words(rule, value))
+    except (TypeError, ValueError, KeyError, IndexError):
+        return ""
 
 
 def _models(own: str) -> list[tuple[str, str]]:

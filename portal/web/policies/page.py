@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -18,13 +18,22 @@ from portal.policies.changes import changes, told
 from portal.policies.faults import sentence
 from portal.policies.models import Policy
 from portal.policies.selectors import active_version, in_force, policy_of
-from portal.policies.services import MOST_NAME, activate, built_in, check_body, roll_back, save_policy
+from portal.policies.services import (
+    MOST_NAME,
+    activate,
+    built_in,
+    check_body,
+    roll_back,
+    save_policy,
+    whole_body,
+)
 from portal.web.access import done, person, refused, rights_of
-from portal.web.policies.editor import PolicyDraft, draft_of
+from portal.web.policies.editor import RECOMMENDED, PolicyDraft, draft_of
 from portal.web.policies.preview import try_body
-from scheduler.engine.policy_body import BadPolicy, Fault, body_of, policy_from
+from scheduler.engine.policy_body import BadPolicy, Fault, body_of
 
 MOST_JSON = 100_000
+RECOMMENDED_NAME = "recommended"
 SHOWN = 200
 
 
@@ -96,7 +105,7 @@ def edit(request: HttpRequest) -> HttpResponse:
     if request.POST.get("do") != "review":
         return _edit_page(request, draft, name, based_on)
     try:
-        whole = body_of(policy_from(draft.whole()))
+        whole = whole_body(draft.whole())
     except BadPolicy as error:
         return _edit_page(request, draft.refused(error), name, based_on, name_error, status=422)
     if name_error:
@@ -115,7 +124,7 @@ def edit_json(request: HttpRequest) -> HttpResponse:
     text, name = request.POST.get("body", ""), request.POST.get("name", "").strip()
     based_on = _number(request.POST.get("based_on"))
     try:
-        whole = body_of(policy_from(_decoded(text)))
+        whole = whole_body(_decoded(text))
     except BadPolicy as error:
         faults = [(fault.field, sentence(fault)) for fault in error.faults]
         return _json_page(request, text, name, based_on, faults, status=422)
@@ -129,13 +138,13 @@ def edit_json(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
-    """Store what was reviewed, in force or as a draft; or try it on the last picture first."""
+    """Store what was reviewed, in force or as a draft; going live is confirmed first, with whom it concerns."""
     require_operator(request)
     what = request.POST.get("do", "")
     name, note = request.POST.get("name", "").strip(), request.POST.get("note", "")
     based_on, body = _number(request.POST.get("based_on")), _hidden_body(request)
-    if what == "try":
-        return _review_page(request, name, body, based_on, note=note, is_tried=True)
+    if what == "confirm":
+        return _review_page(request, name, body, based_on, note=note, is_confirming=True)
     try:
         row = save_policy(
             actor=person(request), rights=rights_of(request), name=name, body=body, note=note, based_on=based_on,
@@ -150,6 +159,28 @@ def save(request: HttpRequest) -> HttpResponse:
         "Version %(version)d is kept as a draft."
     )  # fmt: skip
     return done(request, said % {"version": row.version}, "web:policies")
+
+
+@require_safe
+def confirm(request: HttpRequest, number: int) -> HttpResponse:
+    """Show what a stored version would change, and for whom, before it is put in force."""
+    require_operator(request)
+    row = _row(number)
+    body, _faults = _read(row)
+    if body is None or row.is_active:
+        return redirect("web:policy", number)
+    deciding, is_draft = in_force().policy, row.activated_at is None
+    context = {
+        "row": row,
+        "name": row.name,
+        "was_name": deciding.name,
+        "changes": changes(body_of(deciding), body),
+        "tried": try_body(body),
+        "based_on": active_version(),
+        "is_confirming": True,
+        "action": reverse("web:policy_activate" if is_draft else "web:policy_roll_back", args=[number]),
+    }
+    return render(request, "web/policy_review.html", context)
 
 
 @require_POST
@@ -223,6 +254,8 @@ def _start(request: HttpRequest) -> PolicyDraft:
     wanted = request.GET.get("from")
     if wanted is None:
         return draft_of(body_of(in_force().policy))
+    if wanted == RECOMMENDED_NAME:
+        return draft_of(RECOMMENDED)
     body, _faults = _read(_row(_number(wanted)))
     return draft_of(built_in() if body is None else body)
 
@@ -231,7 +264,8 @@ def _given_name(request: HttpRequest, typed: str) -> str:
     if typed:
         return typed
     wanted = request.GET.get("from")
-    return _row(_number(wanted)).name if wanted is not None else in_force().policy.name
+    is_stored = wanted not in (None, RECOMMENDED_NAME)
+    return _row(_number(wanted)).name if is_stored else in_force().policy.name
 
 
 def _name_error() -> str:
@@ -308,11 +342,11 @@ def _review_page(
     based_on: int,
     *,
     note: str = "",
-    is_tried: bool = False,
+    is_confirming: bool = False,
     problems: list[str] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Show what would change, in words, before anything is stored."""
+    """Show what would change before anything is stored; whoever confirms also sees for whom."""
     now = in_force().policy
     context = {
         "name": name,
@@ -322,8 +356,9 @@ def _review_page(
         "based_on": based_on,
         "note": note,
         "problems": problems or [],
-        "is_tried": is_tried,
-        "tried": try_body(whole) if is_tried else None,
+        "is_confirming": is_confirming,
+        "tried": try_body(whole) if is_confirming else None,
+        "action": reverse("web:policy_save"),
         "back": reverse("web:policy_edit"),
     }
     return render(request, "web/policy_review.html", context, status=status)

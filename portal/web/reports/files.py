@@ -19,8 +19,10 @@ from django.utils.translation import gettext as _
 
 from portal.billing.charges import Charge, charges_of
 from portal.billing.focus import write_focus
+from portal.billing.label_shares import split_by_label
 from portal.billing.models import BillingPeriod
 from portal.billing.report import GroupBy, report_of
+from portal.teams.labels import tags_text
 from portal.teams.models import Team
 from portal.web.figures import MICRO
 from portal.web.invoices.csv_file import HEADER, MARK, amount_text, note_cells, safe
@@ -36,6 +38,7 @@ KINDS = {
     "report.pdf": ("PDF", "application/pdf"),
     "focus.csv": ("FOCUS", "text/csv; charset=utf-8"),
 }
+COLUMNS = (*HEADER, "project", "tags")
 NUMBERS = {"position", "leases", "seconds", "gpu_hours", "price_per_gpu_hour", "amount"}
 
 
@@ -57,7 +60,7 @@ def answer(
     else:
         write_focus(file, period, charges)
     file.seek(0)
-    parts = ["berth", slug or person, f"{period.starts_at:%Y-%m}", kind]
+    parts = ["berth", slug or person, str(period), kind]
     return FileResponse(
         file,
         as_attachment=True,
@@ -67,10 +70,12 @@ def answer(
 
 
 def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, ...]]:
+    """Return a row for each line, or for each part of a line whose usage has other labels than the rest of it."""
+    charges = split_by_label(period, charges)
     hours = gpu_hours([charge.share_milli_seconds for charge in charges])
     return [
         (
-            f"{period.starts_at:%Y-%m}",
+            str(period),
             charge.number or "",
             "issued" if charge.number else "draft",
             charge.team_name,
@@ -87,6 +92,8 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
             amount_text(charge.amount_micro),
             charge.late_for,
             *note_cells(charge.note),
+            charge.labels.project,
+            tags_text(dict(charge.labels.tags)),
         )
         for charge, spent in zip(charges, hours, strict=True)
     ]
@@ -96,10 +103,10 @@ def _write_csv(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge]
     out = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     out.write(MARK)
     writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(HEADER)
+    writer.writerow(COLUMNS)
     for row in _cells(period, charges):
         writer.writerow(
-            text if column in NUMBERS else safe(text) for column, text in zip(HEADER, row, strict=True)
+            text if column in NUMBERS else safe(text) for column, text in zip(COLUMNS, row, strict=True)
         )
     out.detach()
 
@@ -149,11 +156,11 @@ def _write_workbook(
     sheet.set_column(2, 6, 14)
     sheet = book.add_worksheet(_("Lines"))
     sheet.freeze_panes(1, 0)
-    sheet.set_column(0, len(HEADER) - 1, 16)
-    for column, title in enumerate(HEADER):
+    sheet.set_column(0, len(COLUMNS) - 1, 16)
+    for column, title in enumerate(COLUMNS):
         sheet.write_string(0, column, title, head)
     for line, cells in enumerate(_cells(period, charges), start=1):
-        for column, (title, text) in enumerate(zip(HEADER, cells, strict=True)):
+        for column, (title, text) in enumerate(zip(COLUMNS, cells, strict=True)):
             if title in NUMBERS:
                 sheet.write_number(line, column, float(text), cents if title == "amount" else None)
             else:

@@ -9,13 +9,15 @@ from django.core.paginator import Paginator
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
+from portal.billing.labels import tag_names
 from portal.billing.models import BillingPeriod
-from portal.billing.report import GroupBy, report_of
+from portal.billing.report import BY_LABEL, GroupBy, report_of
 from portal.billing.selectors import InvoiceView, invoice_view
 from portal.common.errors import NotFound
-from portal.teams.models import Team
+from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_team, visible_teams
 from portal.web.access import rights_of
 from portal.web.figures import money
@@ -45,11 +47,14 @@ def page(request: HttpRequest) -> HttpResponse:
     """Show the report of a month."""
     now = timezone.now()
     teams = teams_of_report(rights_of(request))
-    form = ReportFilter(request.GET, all_months(now=now), teams)
+    months = all_months(now=now)
+    asked = next((row for row in months if str(row) == request.GET.get("month")), months[0])
+    form = ReportFilter(request.GET, months, teams, tag_names(teams, asked.pk))
     period, top = form.month(), form.team()
     if top is not None:
         teams = [team for team in teams if top.pk in team.lineage]
-    report = report_of(period, teams, by=form.by(), username=form.person(), now=now)
+    by, tag = form.by()
+    report = report_of(period, teams, by=by, tag=tag, username=form.person(), now=now)
     ordering = request.GET.get("ordering", "-cost")
     if ordering.removeprefix("-") not in ORDER:
         ordering = "-cost"
@@ -58,12 +63,13 @@ def page(request: HttpRequest) -> HttpResponse:
     context = {
         "form": form,
         "period": period,
-        "month": f"{period.starts_at:%Y-%m}",
+        "month": str(period),
         "team": top,
         "person": form.person(),
         "report": report,
-        "by": form.by().label,
-        "is_tree": form.by() == GroupBy.TEAM,
+        "by": _("Tag %(name)s") % {"name": tag} if tag else by.label,
+        "is_tree": by == GroupBy.TEAM,
+        "is_split": by in BY_LABEL,
         "page": Paginator(rows, PER_PAGE).get_page(request.GET.get("page")),
         "ordering": ordering,
         "chart": day_chart(report),
@@ -75,6 +81,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "gpu_hours": gpu_hours([whole.share_milli_seconds])[0],
         "unpriced": unpriced_text(report.unpriced),
         "kinds": files.KINDS,
+        "may_mail": rights_of(request).has_anywhere(Role.ADMIN, Role.FINANCE),
         "query": _query(top, form.person()),
     }
     return render(request, "web/reports.html", context)
@@ -116,6 +123,6 @@ def pdf_answer(view: InvoiceView, *, now: datetime) -> HttpResponse:
     """Return an invoice, or its draft, as a PDF to keep; raises Conflict where none can be made."""
     response = HttpResponse(pdf(invoice_paper(view, now=now)), content_type="application/pdf")
     state = "-draft" if view.is_draft else ""
-    name = f"berth-{view.team.slug}-{view.period.starts_at:%Y-%m}{state}.pdf"
+    name = f"berth-{view.team.slug}-{view.period}{state}.pdf"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

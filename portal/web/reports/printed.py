@@ -23,8 +23,8 @@ from portal.web.reports.rows import change_of, report_rows, unpriced_text
 def invoice_paper(view: InvoiceView, *, now: datetime) -> Paper:
     """Return an invoice, or its draft as of now, as it is printed."""
     printed, invoice, unit = bill(view), view.invoice, view.currency
-    month = date_format(view.period.starts_at, "YEAR_MONTH_FORMAT")
-    at = invoice.issued_at if invoice and invoice.issued_at else now
+    month = date_format(view.period.month, "YEAR_MONTH_FORMAT")
+    at = view.period.local(invoice.issued_at if invoice and invoice.issued_at else now)
     facts = [
         (_("Team"), invoice.team_name if invoice else view.team.name),
         (_("Cost centre"), (invoice.cost_centre if invoice else view.team.cost_centre) or "–"),
@@ -64,7 +64,8 @@ def invoice_paper(view: InvoiceView, *, now: datetime) -> Paper:
         ],
         notes=[
             _("Every line is rounded once to the cent, so that the lines add up to the total exactly."),
-            _("Amounts are in %(currency)s. Months are counted in UTC.") % {"currency": unit},
+            _("Amounts are in %(currency)s. The month is that of the time zone %(zone)s.")
+            % {"currency": unit, "zone": view.period.zone},
         ],
         foot=f"{view.team.name} · {month}",
     )
@@ -95,7 +96,7 @@ def _note_cells(note: InvoiceNote, line: PrintedLine) -> list[str]:
 
 def report_paper(report: ChargebackReport, *, of: str) -> Paper:
     """Return a report as it is printed; ``of`` names the team or person that it is about, "" for all."""
-    month = date_format(report.period.starts_at, "YEAR_MONTH_FORMAT")
+    month = date_format(report.period.month, "YEAR_MONTH_FORMAT")
     whole, unit = report.whole, report.currency
     rows = report_rows(report, ordering="-cost", person="")
     facts = [(_("Month"), month), (_("Total"), f"{_money(money(whole.cost_micro))} {unit}")]
@@ -104,7 +105,7 @@ def report_paper(report: ChargebackReport, *, of: str) -> Paper:
     if not report.is_closed:
         facts += [
             (_("Of it accruing"), f"{_money(money(whole.accruing_micro))} {unit}"),
-            (_("As of"), date_format(report.until, "DATE_FORMAT")),
+            (_("As of"), date_format(report.period.local(report.until), "DATE_FORMAT")),
         ]
     if of:
         facts.insert(0, (pgettext("report", "Of whom"), of))
@@ -119,7 +120,7 @@ def report_paper(report: ChargebackReport, *, of: str) -> Paper:
         title=_("Chargeback report, %(month)s") % {"month": month},
         issuer=_issuer(),
         state="" if report.is_closed else _("Draft: the month is not closed."),
-        day=report.until.date(),
+        day=report.period.local(report.until).date(),
         facts=facts,
         columns=columns,
         rows=[
@@ -150,7 +151,8 @@ def report_paper(report: ChargebackReport, *, of: str) -> Paper:
                 if not report.is_closed
                 else []
             ),
-            _("Amounts are in %(currency)s. Months are counted in UTC.") % {"currency": unit},
+            _("Amounts are in %(currency)s. The month is that of the time zone %(zone)s.")
+            % {"currency": unit, "zone": report.period.zone},
         ],
         foot=month,
     )

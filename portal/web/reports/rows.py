@@ -86,6 +86,13 @@ def change_of(row: ChargebackRow) -> int | None:
     return round((row.cost_micro - row.before_micro) * 100 / row.before_micro)
 
 
+def without(report: ChargebackReport) -> str:
+    """Return how the row of what has no cost centre, no project or no such tag is called."""
+    if report.by == GroupBy.PROJECT:
+        return _("No project")
+    return _("Without this tag") if report.by == GroupBy.TAG else _("No cost centre")
+
+
 def unpriced_text(count: int) -> str:
     """Return that so many leases are in no amount as no price was in force; "" for none."""
     if not count:
@@ -106,10 +113,10 @@ def report_rows(report: ChargebackReport, *, ordering: str, person: str) -> list
     most = max((row.cost_micro for row in groups), default=0)
     colours = {key: n for n, key in enumerate(_leading(report), start=1)}
     words = shown_names(row.name for row in groups) if report.by == GroupBy.FLAVOR else {}
-    above = {row.parent for row in groups}
+    above = {row.parent for row in groups if row.parent}
     return [
         ReportRow(
-            name=words.get(row.name, row.name) or _("No cost centre"),
+            name=words.get(row.name, row.name) or without(report),
             depth=min(row.depth, 4),
             note=row.cost_centre,
             leases=row.leases,
@@ -130,7 +137,7 @@ def report_rows(report: ChargebackReport, *, ordering: str, person: str) -> list
 
 def _narrower(report: ChargebackReport, row: ChargebackRow, person: str) -> str:
     """Return the address that says more about a row; "" where nothing does."""
-    month = {"month": f"{report.period.starts_at:%Y-%m}"}
+    month = {"month": str(report.period)}
     if report.by == GroupBy.TEAM:
         given = month | {"team": row.key, "by": GroupBy.PERSON} | ({"person": person} if person else {})
         return f"{reverse('web:reports')}?{urlencode(given)}"
@@ -159,7 +166,7 @@ def day_chart(report: ChargebackReport) -> DayChart | None:
     tall = Fraction(TALL, top * SHARE_HOUR)
     leading = _leading(report)
     names = {row.key: row.name for row in report.groups}
-    names |= {key: name or _("No cost centre") for key, name in names.items()}
+    names |= {key: name or without(report) for key, name in names.items()}
     words = shown_names(names.values()) if report.by == GroupBy.FLAVOR else {}
     parts: list[ChartPart] = []
     days = days_of(report.period)

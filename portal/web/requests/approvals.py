@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from django import forms
 from django.core.paginator import Paginator
+from django.db.models import Count, Prefetch, prefetch_related_objects
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
@@ -17,23 +19,33 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.billing.metering import rates_by_model
 from portal.billing.selectors import currency
+from portal.catalog.discounts import DiscountWanted, discounts_over
 from portal.catalog.models import Rate
 from portal.catalog.pricing import quote_at
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.common.moments import moment
+from portal.leases.approvals import approve_request, needs_second, reject_request, terms_of
 from portal.leases.effects import QueueEffect, effects_on_queue
-from portal.leases.models import LeaseRequest, Reservation
-from portal.leases.requests import approve_request, held, reject_request
+from portal.leases.models import ApprovalStep, LeaseRequest, Reservation, Workshop
+from portal.leases.requests import held, quote_of
 from portal.leases.reservations import held_s, spec_of_series
-from portal.leases.selectors import awaiting_approval, awaiting_extensions, awaiting_series, visible_request
-from portal.leases.states import Repeat
+from portal.leases.selectors import (
+    awaiting_approval,
+    awaiting_extensions,
+    awaiting_series,
+    awaiting_workshops,
+    visible_request,
+)
+from portal.leases.states import Repeat, RequestState
+from portal.leases.workshops import spec_of_workshop
 from portal.quotas.models import Quota
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
-from portal.web.fields import NoteForm
+from portal.web.fields import MaybeDuration, NoteForm
 from portal.web.figures import gpus, money, span, what_text
 from portal.web.leases.page import waiting_view
+from portal.web.leases.timeline import step_text
 from portal.web.requests.options import wish_facts
 from portal.web.requests.rows import RequestRow, request_rows
 
@@ -54,6 +66,20 @@ class Decision:
     wishes: list[tuple[str, str, datetime | None]]
     effect: str = ""
     starts: str = ""
+    terms: str = ""
+    count: int = 1
+    hours: str = ""
+    is_job: bool = False
+    needs_second: bool = False
+    given: Sequence[str] = ()
+
+
+class DecisionForm(NoteForm):
+    """A decision on a request, with how much of it is let through; left empty it is all."""
+
+    count = forms.IntegerField(min_value=1, max_value=1000, required=False)
+    duration = MaybeDuration(max_length=40, required=False)
+    terms = forms.CharField(max_length=12, required=False)
 
 
 @dataclass(frozen=True)
@@ -70,6 +96,18 @@ class SeriesDecision:
     repeat: str
     n_times: int
     whole: str
+    price: Decimal | None
+    currency: str
+
+
+@dataclass(frozen=True)
+class WorkshopDecision:
+    """A workshop with what its approver needs to know; the price is None where none is in force."""
+
+    workshop: Workshop
+    what: str
+    length: str
+    seats: int
     price: Decimal | None
     currency: str
 
@@ -96,16 +134,44 @@ def inbox(request: HttpRequest, rights: Rights) -> dict[str, Any]:
         "decisions": decisions(shown.object_list),
         "extensions": waiting,
         "series": [_series_decision(one, rates[one.flavor.device_model_id], unit) for one in series],
+        "workshops": [
+            _workshop_decision(one, unit)
+            for one in awaiting_workshops(rights).annotate(n_seats=Count("seats"))[:MOST_EXTENSIONS]
+        ],
     }
+
+
+def _workshop_decision(workshop: Workshop, unit: str) -> WorkshopDecision:
+    seats: int = workshop.n_seats  # type: ignore[attr-defined]
+    spec = spec_of_workshop(workshop).of_one
+    try:
+        quote = quote_of(workshop.team, workshop.flavor, spec, now=workshop.created_at)
+        price = money(quote.amount_micro * seats)
+    except Conflict:
+        price = None
+    return WorkshopDecision(
+        workshop=workshop,
+        what=workshop.flavor.shown_name,
+        length=span(workshop.duration_s) or "",
+        seats=seats,
+        price=price,
+        currency=unit,
+    )
 
 
 def _series_decision(series: Reservation, rates: Sequence[Rate], unit: str) -> SeriesDecision:
     spec = spec_of_series(series)
-    whole_s = held_s(spec)
+    whole_s, starts_at = held_s(spec), series.starts_at.replace(microsecond=0)
+    wanted = DiscountWanted(series.team_id, False, starts_at, starts_at + timedelta(seconds=whole_s))
     try:
         price = money(
             quote_at(
-                rates, series.flavor, count=series.count, duration_s=whole_s, starts_at=series.starts_at
+                rates,
+                series.flavor,
+                count=series.count,
+                duration_s=whole_s,
+                starts_at=starts_at,
+                spans=discounts_over([wanted])[0],
             ).amount_micro
         )
     except Conflict:
@@ -128,25 +194,39 @@ def decide(request: HttpRequest, uid: str) -> HttpResponse:
     """Approve or reject a request with a note; deciding twice is answered, not repeated."""
     rights = rights_of(request)
     found = visible_request(rights, uid)
-    form = NoteForm(request.POST)
+    form = DecisionForm(request.POST)
     if not form.is_valid():
         return refused(request, Invalid(fields=_sentences(form)), "web:approvals")
     is_approved = form.cleaned_data["decision"] == "approve"
-    act = approve_request if is_approved else reject_request
+    actor, data = person(request), form.cleaned_data
     try:
         with held(found) as now:
-            act(request=found, actor=person(request), rights=rights, note=form.cleaned_data["note"], now=now)
+            if is_approved:
+                decided = approve_request(
+                    request=found, actor=actor, rights=rights, note=data["note"], now=now,
+                    count=data["count"], duration_s=data["duration"] or None, terms=data["terms"],
+                )  # fmt: skip
+            else:
+                decided = reject_request(
+                    request=found, actor=actor, rights=rights, note=data["note"], now=now
+                )
     except (Conflict, Forbidden, Invalid) as error:
         return refused(request, error, "web:request", uid)
-    said = (
-        _("Approved. It is in the queue now.") if is_approved else _("Rejected. %(who)s will read your note.")
-    )
-    return done(request, said % {"who": found.author}, "web:approvals")
+    if decided.state == RequestState.AWAITING_APPROVAL:
+        said = _("Your approval is kept. A second person approves it too, one of you in a team above.")
+    elif is_approved:
+        said = _("Approved. It is in the queue now.")
+    else:
+        said = _("Rejected. %(who)s will read your note.") % {"who": found.author}
+    return done(request, said, "web:approvals")
 
 
 def decisions(requests: Iterable[LeaseRequest]) -> list[Decision]:
     """Return requests ready to decide on, with the room of their teams and what they do to others; few queries."""
     rows = list(requests)
+    prefetch_related_objects(
+        rows, Prefetch("approval_steps", ApprovalStep.objects.select_related("approver"))
+    )
     effects = effects_on_queue(rows)
     owners = {pk for r in rows for pk in r.team.lineage}
     quotas = {q.team_id: q for q in Quota.objects.filter(team_id__in=owners).select_related("team")}
@@ -195,6 +275,12 @@ def _decision(
         wishes=wish_facts(request),
         effect=effect_text(effect),
         starts=_starts_text(effect),
+        terms=terms_of(request),
+        count=request.count,
+        hours=span(request.duration_s) or "",
+        is_job=request.is_job,
+        needs_second=needs_second(request),
+        given=[step_text(step) for step in request.approval_steps.all()],
     )
 
 

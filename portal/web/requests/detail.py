@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from portal.billing.labels import may_label_request, request_labels
 from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
 from portal.leases.gangs import lives_with_others
@@ -64,6 +65,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "is_gang": found.nodes != 1,
         "wishes": wish_facts(found),
         "growth": growth_form(rights, found),
+        "labels": request_labels(found),
+        "may_label": may_label_request(rights, found),
         "steps": request_steps(found, leases, starts_at=row.starts_at),
         "reasons": [forecasting.sentence(reason) for reason in all_as_seen(rights, found.reasons)],
         "offers_now": [offer for offer in offers if offer.is_now],

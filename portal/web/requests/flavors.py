@@ -1,4 +1,4 @@
-"""Flavors as cards: what one unit is, how many are free, what an hour costs, and why one cannot be chosen."""
+"""Flavors to choose from: what one unit is, how many are free and when, its price, and why it cannot be had."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from portal.catalog.pricing import exact_micro
 from portal.catalog.selectors import rates_now
 from portal.catalog.services import cost_milli
 from portal.catalog.speed import speeds_of
-from portal.fleet.models import Device, DeviceModel, Mode, Profile
+from portal.fleet.models import Device, DeviceModel, Mode
 from portal.leases import forecasting
+from portal.leases.availability import Availability
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.models import Team
 from portal.web.figures import gpus, memory, money
@@ -24,8 +25,12 @@ MOST_MODELS = 6
 
 
 @dataclass(frozen=True)
-class FlavorCard:
-    """One choice of the form; ``free`` None is unknown, ``disabled`` says why it cannot be chosen."""
+class FlavorChoice:
+    """One row of the form's table; ``free`` None is unknown, ``disabled`` says why it cannot be chosen.
+
+    ``speed_percent`` is against the fastest on offer (None: nobody told it). ``free_at`` is from when one unit is free;
+    None where that is unknown, or beyond the hours looked at.
+    """
 
     value: str
     title: str
@@ -33,36 +38,35 @@ class FlavorCard:
     model: str
     mode: str
     memory: str
+    memory_mib: int
     speed: str
+    speed_percent: int | None
     quota: str
     is_shared: bool
-    grid: int
-    size: int
     free: int | None
+    free_at: datetime | None
     price: Decimal | None
     currency: str
     checked: bool
     disabled: str
 
 
-def flavor_cards(team: Team, *, chosen: str, now: datetime) -> list[FlavorCard]:
-    """Return every flavor on offer for a team, in the catalogue's order."""
+def flavor_choices(team: Team, *, chosen: str, hours: Availability, now: datetime) -> list[FlavorChoice]:
+    """Return every flavor on offer for a team, in the catalogue's order; ``hours`` says when units are free."""
     flavors = list(Flavor.objects.filter(is_active=True).select_related("device_model"))
     rates = rates_now({f.device_model_id for f in flavors}, now=now)
-    slices = {
-        (p.device_model_id, p.name): p.slices
-        for p in Profile.objects.filter(device_model__in={f.device_model_id for f in flavors})
-    }
     free, speeds = forecasting.free_units(), speeds_of(flavors)
     offered = _offered()
-    ceiling = smallest_ceiling(team)
+    ceiling, fastest = smallest_ceiling(team), max((s for s in speeds.values() if s), default=0)
+    first = {row.flavor.pk: row.first() for row in hours.rows}
     return [
-        _card(
+        _choice(
             flavor,
             rate=rates.get(flavor.device_model_id),
-            slices=slices.get((flavor.device_model_id, flavor.profile), 1),
             free=free.get(flavor.pk),
             speed=speeds[flavor.pk],
+            fastest=fastest,
+            free_at=None if (step := first.get(flavor.pk)) is None else max(hours.starts[step], now),
             refusal=_refusal(flavor, rates, offered, ceiling),
             chosen=chosen,
         )
@@ -72,7 +76,8 @@ def flavor_cards(team: Team, *, chosen: str, now: datetime) -> list[FlavorCard]:
 
 def _offered() -> set[tuple[int, str]]:
     """Return which modes the fleet offers on which device models, healthy or not."""
-    rows = Device.objects.values_list("model_id", "modes").distinct()
+    # Without their order, which would make each device a row of its own.
+    rows = Device.objects.order_by().values_list("model_id", "modes").distinct()
     return {(model, mode) for model, modes in rows for mode in modes}
 
 
@@ -88,31 +93,32 @@ def _refusal(
     return ""
 
 
-def _card(
+def _choice(
     flavor: Flavor,
     *,
     rate: Rate | None,
-    slices: int,
     free: int | None,
     speed: int | None,
+    fastest: int,
+    free_at: datetime | None,
     refusal: str,
     chosen: str,
-) -> FlavorCard:
-    grid, size = _scale(flavor, slices)
+) -> FlavorChoice:
     hourly = int(exact_micro(flavor.share_milli * 3600, rate.micro_per_hour)) if rate else None
-    return FlavorCard(
+    return FlavorChoice(
         value=flavor.slug,
         title=flavor.shown_name,
         summary=flavor.shown_summary,
         model=flavor.device_model.name,
         mode=flavor.mode,
         memory=memory(flavor.memory_mib) or "",
+        memory_mib=flavor.memory_mib,
         speed=gpus(None if speed is None else round(speed, -1)) or "",
+        speed_percent=None if not speed else max(1, 100 * speed // fastest),
         quota=gpus(cost_milli(flavor, 1)) or "",
         is_shared=flavor.mode in (Mode.MEMLIMIT, Mode.TIMESLICE),
-        grid=grid,
-        size=size,
         free=free,
+        free_at=free_at,
         price=money(hourly),
         currency=rate.card.currency if rate else "",
         checked=flavor.slug == chosen and not refusal,
@@ -128,10 +134,3 @@ def reference_sentence() -> str:
         for model in models[:MOST_MODELS]
     )
     return _("Speed and quota are counted in reference GPUs: %(whole)s.") % {"whole": whole} if whole else ""
-
-
-def _scale(flavor: Flavor, slices: int) -> tuple[int, int]:
-    """Return the device's grid and what the unit takes of it, for the drawing."""
-    if flavor.mode == Mode.MIG:
-        return flavor.device_model.grid, slices
-    return 1000, flavor.share_milli

@@ -10,10 +10,12 @@ from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.errors import Invalid
+from portal.leases.labels import open_projects
 from portal.leases.requests import RequestSpec
 from portal.leases.states import Opening
 from portal.teams.models import Team
 from portal.web.fields import DurationField
+from portal.web.labels import WrittenTagsField, project_choices
 from portal.web.requests.options import WishesForm
 
 FIRST_DURATION = "1 h"
@@ -67,6 +69,10 @@ class RequestForm(WishesForm):
         required=False,
         widget=forms.Textarea({"class": "form-control", "rows": 2}),
     )
+    project = forms.ChoiceField(
+        label=_("Project"), required=False, widget=forms.Select({"class": "form-select"})
+    )
+    tags = WrittenTagsField()
     priority = forms.ChoiceField(
         label=_("Priority"),
         choices=PRIORITY_CHOICES,
@@ -93,6 +99,12 @@ class RequestForm(WishesForm):
         assert isinstance(field, forms.ChoiceField)
         field.choices = [(team.slug, team.name) for team in teams]
         field.initial = teams[0].slug if teams else None
+        projects = open_projects(teams)
+        named = self.fields["project"]
+        assert isinstance(named, forms.ChoiceField)
+        named.choices = project_choices(projects)
+        if not projects:
+            del self.fields["project"]
         if not may_go_first:
             priority = self.fields["priority"]
             assert isinstance(priority, forms.ChoiceField)
@@ -120,6 +132,8 @@ class RequestForm(WishesForm):
             purpose=data.get("purpose", ""),
             load_pattern=data.get("load_pattern", ""),
             opens=data.get("opens") or Opening.DEVICE.value,
+            project=data.get("project", ""),
+            tags=data.get("tags") or {},
             **self.wishes(),
         )
 

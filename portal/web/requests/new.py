@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import secrets
 from typing import Any
+from urllib.parse import urlsplit
 
-from django.core.cache import cache
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
-from redis.exceptions import RedisError
 
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
+from portal.leases.availability import availability
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import held, submit_request, withdraw_request
 from portal.leases.selectors import visible_request
@@ -24,18 +24,18 @@ from portal.leases.templates import visible_templates
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of
-from portal.web.availability import strip, usual_sizes
+from portal.web.availability import STEPS, strip, usual_sizes
 from portal.web.figures import parse_duration, span, what_text
 from portal.web.links import again_address, form_address
 from portal.web.opening import opening_choices
-from portal.web.requests.flavors import flavor_cards, reference_sentence
+from portal.web.requests.flavors import flavor_choices, reference_sentence
 from portal.web.requests.forms import PRESETS, RequestForm
 from portal.web.requests.options import NAMES, prefilled
 from portal.web.requests.quote import quote_view
 from portal.web.requests.templates import template_row
+from portal.web.requests.tickets import first_use, forget, remember, seen_before
 
 log = logging.getLogger(__name__)
-TICKET_S = 900
 MOST_TEMPLATES_SHOWN = 12
 PREFILLED = (
     "team",
@@ -56,7 +56,7 @@ PREFILLED = (
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
     """Show the form, filled from the address; send it on POST."""
-    teams = _teams(rights_of(request))
+    teams = teams_to_ask_for(rights_of(request))
     if not teams:
         raise Forbidden(_("You are in no team that may ask for GPU time."))
     if request.method == "POST":
@@ -64,16 +64,18 @@ def page(request: HttpRequest) -> HttpResponse:
         return _send(request, form)
     given = {name: request.GET[name] for name in PREFILLED if name in request.GET} | prefilled(request.GET)
     last = _last_asked(request)
-    usual = {"ticket": secrets.token_hex(12), "opens": last.opens if last else ""}
-    form = _form(request, teams, None, initial=usual | given)
-    return _shown(request, form, last=last)
+    # An address that says nothing opens what was asked for last: for most people that is what they want again.
+    usual = {} if given or last is None or not _can_be_again(last, teams) else _fields_of(again_address(last))
+    start = {"ticket": secrets.token_hex(12), "opens": last.opens if last else ""}
+    form = _form(request, teams, None, initial=start | usual | given)
+    return _shown(request, form, last=last, is_usual=bool(usual))
 
 
 @never_cache
 @require_safe
 def quote(request: HttpRequest) -> HttpResponse:
     """Return the fragment beside the form for the fields as they are now."""
-    teams = _teams(rights_of(request))
+    teams = teams_to_ask_for(rights_of(request))
     if not teams:
         raise Forbidden(_("You are in no team that may ask for GPU time."))
     form = _form(request, teams, request.GET)
@@ -103,7 +105,7 @@ def quote_context(rights: Rights, form: RequestForm) -> tuple[dict[str, Any], in
         return {"problems": [str(error.detail), str(error.next_step)]}, error.status
 
 
-def _teams(rights: Rights) -> list[Team]:
+def teams_to_ask_for(rights: Rights) -> list[Team]:
     """Return the teams this person may ask for; the ones they belong to themselves come first."""
     own = set(rights.teams_with((Role.RESEARCHER, Role.ADMIN)))
     return sorted(visible_teams(rights, Role.RESEARCHER, Role.ADMIN), key=lambda t: (t.pk not in own, t.name))
@@ -115,20 +117,28 @@ def _form(request: HttpRequest, teams: list[Team], data: Any, **more: Any) -> Re
 
 
 def _shown(
-    request: HttpRequest, form: RequestForm, *, last: LeaseRequest | None = None, status: int = 200
+    request: HttpRequest,
+    form: RequestForm,
+    *,
+    last: LeaseRequest | None = None,
+    is_usual: bool = False,
+    status: int = 200,
 ) -> HttpResponse:
     team = form.chosen_team
-    chosen = str(form["flavor"].value() or "")
+    chosen, now = str(form["flavor"].value() or ""), timezone.now()
+    hours = availability(steps=STEPS, now=now)
     context: dict[str, Any] = {
         "form": form,
-        "flavors": flavor_cards(team, chosen=chosen, now=timezone.now()),
+        "flavors": flavor_choices(team, chosen=chosen, hours=hours, now=now),
+        "memory": _memory(request),
+        "is_usual": is_usual,
         "reference": reference_sentence(),
         "presets": [(text, span(parse_duration(text))) for text in PRESETS],
-        "starts_from": _starting_points(request, last, {team.pk for team in form.teams.values()}),
+        "starts_from": _starting_points(request, last, list(form.teams.values())),
         "openings": opening_choices(request, chosen=str(form["opens"].value() or "")),
         "team": team,
         "one_team": len(form.teams) == 1,
-        "free_hours": strip(usual_sizes(person(request)), now=timezone.now())[0],
+        "free_hours": strip(usual_sizes(person(request)), now=now, seen=hours)[0],
     }
     if status == 200 and chosen:
         values = {name: form[name].value() for name in PREFILLED if name in form.fields}
@@ -139,6 +149,23 @@ def _shown(
     return render(request, "web/request_new.html", context, status=status)
 
 
+def _memory(request: HttpRequest) -> str:
+    """Return the least memory that somebody looks for, in GB, as the address or the form gives it; "" for any."""
+    given = str(request.POST.get("memory") or request.GET.get("memory") or "")
+    return given if given.isascii() and given.isdigit() and len(given) < 7 else ""
+
+
+def _can_be_again(last: LeaseRequest, teams: list[Team]) -> bool:
+    return last.flavor.is_active and last.team_id in {team.pk for team in teams}
+
+
+def _fields_of(address: str) -> dict[str, str]:
+    """Return the fields that an address of the form fills, but for what named one request."""
+    given = QueryDict(urlsplit(address).query)
+    found = {name: given[name] for name in PREFILLED if name in given and name not in ("name", "purpose")}
+    return found | prefilled(given)
+
+
 def _last_asked(request: HttpRequest) -> LeaseRequest | None:
     """Return what this person asked for last, by themselves and not for a job."""
     own = LeaseRequest.objects.filter(author=person(request), is_job=False, series=None)
@@ -146,11 +173,11 @@ def _last_asked(request: HttpRequest) -> LeaseRequest | None:
 
 
 def _starting_points(
-    request: HttpRequest, last: LeaseRequest | None, teams: set[int]
+    request: HttpRequest, last: LeaseRequest | None, teams: list[Team]
 ) -> list[tuple[str, str, str]]:
     """Return what fills the form by one click, as (name, what it is, address): the last request and templates."""
     found = []
-    if last is not None and last.flavor.is_active and last.team_id in teams:
+    if last is not None and _can_be_again(last, teams):
         what = what_text(last.flavor.shown_name, last.count, last.nodes)
         found.append((_("The last one again"), what, again_address(last)))
     rows = visible_templates(rights_of(request)).filter(flavor__is_active=True)[:MOST_TEMPLATES_SHOWN]
@@ -162,8 +189,8 @@ def _send(request: HttpRequest, form: RequestForm) -> HttpResponse:
     if not form.is_valid():
         return _shown(request, form, status=422)
     mark = f"request-sent:{person(request).pk}:{form.cleaned_data['ticket']}"
-    if form.cleaned_data["ticket"] and not _first(mark):
-        return _sent_before(mark)
+    if form.cleaned_data["ticket"] and not first_use(mark):
+        return seen_before(mark)
     try:
         made = submit_request(
             team=form.chosen_team,
@@ -173,9 +200,9 @@ def _send(request: HttpRequest, form: RequestForm) -> HttpResponse:
             now=db_now(),
         )
     except BerthError as error:
-        _forget(mark)
+        forget(mark)
         return _refused(request, form, error)
-    _remember(mark, made.uid)
+    remember(mark, made.uid)
     if form.cleaned_data["instead_of"]:
         _take_back(request, form.cleaned_data["instead_of"])
     return done(request, _said(made), "web:request", made.uid)
@@ -205,32 +232,3 @@ def _take_back(request: HttpRequest, uid: str) -> None:
             withdraw_request(request=old, actor=person(request), rights=rights_of(request), now=now)
     except (Conflict, Forbidden, NotFound) as error:
         log.info("request %s was not replaced: %s", uid, error)
-
-
-# One ticket per rendered form: a second click on the same page leads to the first one's request.
-
-
-def _first(mark: str) -> bool:
-    try:
-        return bool(cache.add(mark, "", TICKET_S))
-    except RedisError:
-        return True
-
-
-def _sent_before(mark: str) -> HttpResponse:
-    uid = cache.get(mark)
-    return redirect("web:request", uid) if uid else redirect("web:requests")
-
-
-def _remember(mark: str, uid: str) -> None:
-    try:
-        cache.set(mark, uid, TICKET_S)
-    except RedisError:
-        log.warning("a second click on this form would not be noticed")
-
-
-def _forget(mark: str) -> None:
-    try:
-        cache.delete(mark)
-    except RedisError:
-        log.warning("a form may have to be opened again before it can be sent")

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import MOST_NODES, RequestSpec
 from portal.leases.states import Opening, WorkloadKind
-from portal.web.fields import LOCAL_TIME, MomentField
-from portal.web.figures import parse_duration, span
+from portal.web.fields import LOCAL_TIME, MaybeDuration, MomentField
+from portal.web.figures import span
 
 WORK_CHOICES = (
     ("interactive", gettext_lazy("Interactive: you sit in front of it")),
@@ -24,20 +24,6 @@ WORK_CHOICES = (
     ("inference", gettext_lazy("Inference: it serves others")),
 )
 NAMES = ("work", "starts_at", "is_preemptible", "least", "nodes", "most_count")
-
-
-class MaybeDuration(forms.CharField):
-    """A length of time that may be left out; cleans to whole seconds, 0 for none."""
-
-    def clean(self, value: Any) -> int:
-        """Return the seconds, or refuse text that names no time."""
-        text = super().clean(value)
-        if not text:
-            return 0
-        seconds = parse_duration(text)
-        if seconds is None:
-            raise forms.ValidationError(_("Write a time such as 6 h, 90 min or 2 d."))
-        return seconds
 
 
 class WishesForm(forms.Form):

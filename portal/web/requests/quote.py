@@ -33,6 +33,7 @@ from portal.leases.visible_reasons import all_as_seen
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
+from portal.web.discounts import discount_label
 from portal.web.fields import LOCAL_TIME
 from portal.web.figures import duration_text, gpus, money, span, what_text
 from portal.web.requests.options import wish_facts
@@ -113,12 +114,14 @@ class QuoteView:
     budget: str = ""
     is_stopped: bool = False
     wallet: WalletCover | None = None
+    discounts: str = ""
+    undiscounted: Decimal | None = None
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
-    price = quote_of(flavor, spec, now=now)
+    price = quote_of(team, flavor, spec, now=now)
     reached = budget_says(team, spec, price, now=now)
     stop = stopping(reached, spec.is_preemptible)
     rule = stop or asking_approval(reached)
@@ -148,7 +151,9 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
             *offer_views(team, seen.offers, spec=spec),
         ],
         by=None if refusal else seen.by,
-        usual=_usual(flavor, spec, price, now=now),
+        usual=_usual(team, flavor, spec, price, now=now),
+        discounts=", ".join(discount_label(one) for one in price.discounts),
+        undiscounted=money(price.usual_micro) if price.discounts else None,
         facts=wish_facts(spec),
         is_taken=spec.starts_at is not None and bool(seen.reasons) and seen.starts_at is None,
         free_times=free_times(seen.reasons),
@@ -164,15 +169,17 @@ def _wallet(team: Team, price: Quote) -> WalletCover | None:
 
 def free_times(reasons: Sequence[dict[str, Any]]) -> list[FreeTime]:
     """Return the starts that reasons name as free near a wanted one."""
-    found = [datetime.fromisoformat(at) for reason in reasons for at in reason.get("nearest") or ()]
+    # What is nearest to a request that can never run is a size, not a time.
+    wanted = [reason for reason in reasons if "starts_at" in reason]
+    found = [datetime.fromisoformat(at) for reason in wanted for at in reason.get("nearest") or ()]
     return [FreeTime(at, f"{timezone.localtime(at):{LOCAL_TIME}}") for at in found]
 
 
-def _usual(flavor: Flavor, spec: RequestSpec, price: Quote, *, now: datetime) -> Decimal | None:
+def _usual(team: Team, flavor: Flavor, spec: RequestSpec, price: Quote, *, now: datetime) -> Decimal | None:
     """Return what it would cost if it were not lent for less; None where it costs the same."""
     if not spec.is_preemptible or flavor.preemptible_milli == 1000:
         return None
-    usual = quote_of(flavor, replace(spec, is_preemptible=False), now=now)
+    usual = quote_of(team, flavor, replace(spec, is_preemptible=False), now=now)
     return money(usual.amount_micro) if usual.amount_micro > price.amount_micro else None
 
 
@@ -197,7 +204,7 @@ def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: dat
     """Return the largest count that could ever start, when that is less than was asked."""
     if not 1 <= count < spec.count:
         return []
-    price = quote_of(flavor, replace(spec, count=count), now=now)
+    price = quote_of(team, flavor, replace(spec, count=count), now=now)
     offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, False, price)
     shown = _offer(team, offer, title=_difference(offer, spec), opens=spec.opens)
     return [replace(shown, starts_at=None)]

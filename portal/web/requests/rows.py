@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.leases import forecasting
+from portal.leases.approvals import NOBODY_DECIDED
 from portal.leases.models import LeaseRequest
 from portal.leases.states import RequestState
 from portal.web.figures import money, span, what_text
@@ -60,7 +61,8 @@ def main_reason(request: LeaseRequest) -> str:
         given_up = _("It failed too often, so it was given up; an operator was told.")
         return forecasting.sentence(request.reasons[0]) if request.reasons else given_up
     if request.state == RequestState.REJECTED:
-        return request.decision_note
+        note = request.decision_note
+        return _(note) if note == NOBODY_DECIDED else note
     return ""
 
 

@@ -48,6 +48,7 @@ def _others(request: HttpRequest) -> list[dict[str, Any]]:
     entries = [
         ("requests", _("Requests"), "circle-plus"),
         ("reservations", _("Reservations"), "calendar"),
+        ("workshops", _("Workshops"), "users"),
         ("contact_points", _("Contact points"), "bell"),
         ("profile", _("Profile"), "user"),
         ("tokens", _("API tokens"), "key"),

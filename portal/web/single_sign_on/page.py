@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.common.errors import BerthError, Forbidden, Invalid, NotFound
+from portal.common.errors import BerthError, Invalid, NotFound
 from portal.sso.models import IdentityProvider, ProviderAdmission
 from portal.sso.providers import (
     ProviderSpec,
@@ -23,6 +23,7 @@ from portal.sso.providers import (
     add_provider,
     change_provider,
     remove_provider,
+    require_operator,
     told,
 )
 from portal.teams.models import Role
@@ -102,7 +103,7 @@ class ProviderForm(forms.Form):
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
     """List the providers."""
-    _require_operator(request)
+    require_operator(rights_of(request))
     rows = [
         {**told(one), "people": one.people}
         for one in IdentityProvider.objects.annotate(people=Count("identities"))
@@ -114,7 +115,7 @@ def page(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
     """Set up a provider."""
-    _require_operator(request)
+    require_operator(rights_of(request))
     initial = {"groups_claim": "groups", "admission": ProviderAdmission.GROUPS, "is_active": True}
     form = ProviderForm(request.POST or None, is_new=True, initial=initial)
     if request.method == "POST" and form.is_valid() and _stored(request, form, ""):
@@ -126,7 +127,7 @@ def new(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def change(request: HttpRequest, slug: str) -> HttpResponse:
     """Change a provider."""
-    _require_operator(request)
+    require_operator(rights_of(request))
     provider = IdentityProvider.objects.filter(slug=slug).first()
     if provider is None:
         raise NotFound
@@ -167,8 +168,3 @@ def _form(request: HttpRequest, form: ProviderForm, slug: str) -> HttpResponse:
     pattern = request.build_absolute_uri(reverse("web:sso_back", args=[slug or "SHORT-NAME"]))
     context = {"form": form, "slug": slug, "callback": pattern, "roles": Role.choices}
     return render(request, "web/single_sign_on_form.html", context, status=422 if form.errors else 200)
-
-
-def _require_operator(request: HttpRequest) -> None:
-    if not rights_of(request).is_operator:
-        raise Forbidden(_("Only operators of the organisation set up single sign-on."))

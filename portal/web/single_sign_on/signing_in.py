@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from portal.accounts import sign_in_attempts
 from portal.accounts.models import User
 from portal.audit import sign_ins
 from portal.common.addresses import client_address
@@ -26,7 +27,7 @@ from portal.sso.openid import Flow, ProviderFault, authorization_url, discover, 
 from portal.sso.providers import active_provider, client_at
 from portal.sso.signing_in import Person, admit, connect, disconnect, person_of
 from portal.web.access import done, person, refused
-from portal.web.auth import enter, goal_of
+from portal.web.auth import SignInForm, enter, goal_of, too_many_tries
 
 log = logging.getLogger(__name__)
 FLOWS: Final = "sso_flows"
@@ -48,6 +49,13 @@ def begin(request: HttpRequest, slug: str) -> HttpResponse:
     if "connect" in request.POST and not request.user.is_authenticated:
         messages.info(request, _("Your session has ended. Sign in, then connect your account."))
         return redirect("web:sign_in")
+    if not request.user.is_authenticated:
+        address, now = client_address(request), timezone.now()
+        attempt = sign_in_attempts.begin_at_provider(address, now=now)
+        if attempt.wait_s:
+            if attempt.is_first_refused:
+                sign_ins.provider_failed(provider.slug, address, now=now, why="too many tries")
+            return too_many_tries(request, SignInForm(), attempt)
     flow = Flow(*(secrets.token_urlsafe(32) for _part in range(3)))
     try:
         client = client_at(provider, _callback(request, provider))
@@ -126,6 +134,7 @@ def _entered(
         )
         messages.error(request, refusal)
         return redirect("web:sign_in")
+    sign_in_attempts.give_back_at_provider(address)
     sign_ins.signed_in_by(admitted.user, provider.slug, address, now=now)
     answer = enter(request, admitted.user, zone=begun["zone"], goal=begun["goal"])
     if known.groups is None:

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.accounts.models import User
 from portal.quotas.models import Quota
 from portal.teams.models import Role
+from portal.web.fields import MomentField
 
 MOST_DEVICES = Decimal(1_000_000)
 SHARES = 1000
@@ -24,6 +25,9 @@ class MemberForm(forms.Form):
         widget=forms.TextInput({"class": "form-control", "autocomplete": "off"}),
     )
     role = forms.ChoiceField(label=_("Role"), widget=forms.Select({"class": "form-select"}))
+    until = MomentField(
+        label=_("Until"), required=False, hint=_("Empty: no end. A role that somebody has gets this end.")
+    )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, roles: Iterable[str] = ()) -> None:
         super().__init__(data)

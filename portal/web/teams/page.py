@@ -10,8 +10,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.audit.memberships import end_role, give_role
 from portal.audit.organisation import may_add_team, may_change_team
+from portal.billing.labels import may_label_team
 from portal.billing.selectors import currency, period_of, team_spend
-from portal.common.errors import BerthError, Forbidden
+from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.idle.selectors import idle_now
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
 from portal.teams.models import Role, Team
@@ -19,12 +21,15 @@ from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_team
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
+from portal.web.idle.page import idle_row
 from portal.web.quota_bars import quota_bar
 from portal.web.teams.fair_share import standing_card
 from portal.web.teams.forms import MemberForm
 from portal.web.teams.holdings import leases_of, waiting_of
 from portal.web.teams.priority import PriorityForm, grant_rows
 from portal.web.teams.rows import approval_hours, limits_above, members_of, spend_of, team_rows
+
+MOST_IDLE = 5
 
 
 @require_safe
@@ -57,10 +62,21 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
         return team_page(request, found, form, status=422)
     user, role = form.cleaned_data["username"], form.cleaned_data["role"]
     try:
-        is_new = give_role(team=found, user=user, role=role, rights=rights, now=timezone.now())
+        is_new = give_role(
+            team=found, user=user, role=role, rights=rights, now=timezone.now(),
+            ends_at=form.cleaned_data["until"],
+        )  # fmt: skip
+    except Invalid as error:
+        for field, text in error.fields.items():
+            form.add_error("until" if field == "ends_at" else field, text)
+        return team_page(request, found, form, status=422)
     except BerthError as error:
         return refused(request, error, "web:team", slug)
-    said = _("%(name)s joined %(team)s.") if is_new else _("%(name)s had that role in %(team)s already.")
+    said = (
+        _("%(name)s has that role in %(team)s.")
+        if is_new
+        else _("%(name)s had that role in %(team)s already.")
+    )
     return done(request, said % {"name": user, "team": found.name}, "web:team", slug)
 
 
@@ -111,12 +127,14 @@ def team_page(
         "can_set_quota": may_set_quota(rights, team),
         "can_add_team": may_add_team(rights, team),
         "can_change": may_change_team(rights, team),
+        "can_label": may_label_team(rights, team),
         "is_operator": rights.is_operator,
         "cohort": row.cohort.name if row and row.cohort else "",
         "grants": grant_rows(team, rights, now=now),
         "priority": priority or PriorityForm.fresh(now),
         "is_giving": priority is not None,
         "leases": leases_of(team, now=now),
+        "idle": [idle_row(row) for row in idle_now(rights, team=team)[:MOST_IDLE]],
         "waiting": waiting_of(team),
         "standing": standing,
         "half_life": span(standing.half_life_s),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -13,12 +15,13 @@ from portal.quotas.cohorts import cohort_of, cohorts_for, promises, too_small_fo
 from portal.quotas.grants import give_priority, revoke_priority
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
-from portal.quotas.services import set_quota
+from portal.quotas.services import planned_quota, set_quota
 from portal.teams.models import Team
 from portal.teams.selectors import visible_team
 from portal.web.access import done, person, refused, rights_of
 from portal.web.cohorts import cohort_card, promise_note
 from portal.web.figures import gpus
+from portal.web.policies.preview import try_quota
 from portal.web.quota_bars import quota_bar
 from portal.web.teams.forms import QuotaForm
 from portal.web.teams.page import team_page
@@ -37,8 +40,12 @@ def quota(request: HttpRequest, slug: str) -> HttpResponse:
     offered = [(cohort.pk, cohort.name) for cohort in cohorts_for(rights, found)]
     data = request.POST if request.method == "POST" else None
     form = QuotaForm.of(row, cohorts=offered) if data is None else QuotaForm(data, cohorts=offered)
-    if form.is_bound and form.is_valid() and _stored(request, found, form):
-        return done(request, _("The quota of %(team)s is set.") % {"team": found.name}, "web:team", slug)
+    is_trying, tried = request.POST.get("do") == "preview", None
+    if form.is_bound and form.is_valid():
+        planned = _carried_out(request, found, form, planned_quota if is_trying else set_quota)
+        if planned is not None and not is_trying:
+            return done(request, _("The quota of %(team)s is set.") % {"team": found.name}, "web:team", slug)
+        tried = try_quota(planned, rights) if planned is not None else None
     standing = cohort_of(row)
     below = too_small_for_those_below(found)
     context = {
@@ -49,14 +56,19 @@ def quota(request: HttpRequest, slug: str) -> HttpResponse:
         "card": cohort_card(standing, rights) if standing else None,
         "promise": promise_note(promises()),
         "needed_below": gpus(below),
+        "is_tried": is_trying and not form.errors,
+        "tried": tried,
     }
-    return render(request, "web/team_quota.html", context, status=422 if form.is_bound else 200)
+    is_refused = form.is_bound and (not is_trying or bool(form.errors))
+    return render(request, "web/team_quota.html", context, status=422 if is_refused else 200)
 
 
-def _stored(request: HttpRequest, team: Team, form: QuotaForm) -> bool:
-    """Set the quota; False when it was refused, with the reason on the form."""
+def _carried_out(
+    request: HttpRequest, team: Team, form: QuotaForm, act: Callable[..., Quota]
+) -> Quota | None:
+    """Set the quota, or only plan it; None when it was refused, with the reason on the form."""
     try:
-        set_quota(
+        return act(
             team=team,
             actor=person(request),
             rights=rights_of(request),
@@ -70,11 +82,9 @@ def _stored(request: HttpRequest, team: Team, form: QuotaForm) -> bool:
     except Invalid as error:
         for field, text in error.fields.items():
             form.add_error(field, text)
-        return False
     except BerthError as error:
         form.add_error(None, str(error.detail))
-        return False
-    return True
+    return None
 
 
 @require_POST

@@ -37,6 +37,7 @@ class MemberRow:
     role: Any
     through: str
     since: datetime
+    ends_at: datetime | None
     can_end: bool
     is_me: bool
 
@@ -98,6 +99,7 @@ def members_of(team: Team, rights: Rights) -> list[MemberRow]:
             role=row.get_role_display(),
             through="" if row.team_id == team.pk else row.team.name,
             since=row.created_at,
+            ends_at=row.ends_at,
             can_end=row.team_id == team.pk and row.role in give,
             is_me=row.user_id == rights.user.pk,
         )

@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.audit.organisation import (
+    ApprovalRules,
     Invitation,
     add_person,
     add_team,
@@ -23,11 +24,12 @@ from portal.audit.organisation import (
     may_change_team,
 )
 from portal.common.errors import Forbidden, Invalid
-from portal.teams.models import Role, Team
+from portal.teams.models import Role, Team, TimeOutRule
 from portal.teams.selectors import visible_team
 from portal.teams.services import roles_to_give
 from portal.web.access import done, rights_of
-from portal.web.fields import text_field
+from portal.web.fields import MaybeDuration, text_field
+from portal.web.figures import span
 
 HOUR_S = 3600
 
@@ -63,6 +65,33 @@ class SettingsForm(forms.Form):
         max_value=Decimal(100_000_000),
         decimal_places=2,
         widget=forms.NumberInput({"class": "form-control", "step": "1", "min": "0", "inputmode": "decimal"}),
+    )
+    second_approval_above = forms.DecimalField(
+        label=gettext_lazy("Second approval above"),
+        help_text=gettext_lazy(
+            "Two people approve what is larger, one of them in a team above. Empty: one approval is enough."
+        ),
+        required=False,
+        min_value=0,
+        max_value=Decimal(100_000_000),
+        decimal_places=2,
+        widget=forms.NumberInput({"class": "form-control", "step": "1", "min": "0", "inputmode": "decimal"}),
+    )
+    approval_time_out = MaybeDuration(
+        label=gettext_lazy("When nobody decides within"),
+        max_length=40,
+        required=False,
+        help_text=gettext_lazy("For example 2 d or 12 h. Empty: it waits until somebody decides."),
+        widget=forms.TextInput({"class": "form-control", "placeholder": "2 d", "autocomplete": "off"}),
+    )
+    approval_time_out_then = forms.ChoiceField(
+        label=gettext_lazy("Then"),
+        choices=TimeOutRule.choices,
+        required=False,
+        help_text=gettext_lazy(
+            "What needs a second approval, or an approval because of a budget, is never approved by this rule."
+        ),
+        widget=forms.Select({"class": "form-select"}),
     )
 
 
@@ -102,28 +131,41 @@ def settings(request: HttpRequest, slug: str) -> HttpResponse:
     team = visible_team(rights, slug)
     if not may_change_team(rights, team):
         raise Forbidden(_("An admin of a team above decides on this."))
-    above = team.approval_above_gpu_seconds
     form = SettingsForm(
         request.POST if request.method == "POST" else None,
         initial={
             "name": team.name,
             "cost_centre": team.cost_centre,
-            "approval_above": None if above is None else _hours(above),
+            "approval_above": _hours(team.approval_above_gpu_seconds),
+            "second_approval_above": _hours(team.second_approval_above_gpu_seconds),
+            "approval_time_out": span(team.approval_time_out_s) if team.approval_time_out_s else "",
+            "approval_time_out_then": team.approval_time_out_then,
         },
     )
     if form.is_bound and form.is_valid():
-        hours = form.cleaned_data["approval_above"]
+        data = form.cleaned_data
         try:
             change_team(
                 team=team,
-                name=form.cleaned_data["name"],
-                cost_centre=form.cleaned_data["cost_centre"],
-                approval_above_gpu_seconds=None if hours is None else int(hours * HOUR_S),
+                name=data["name"],
+                cost_centre=data["cost_centre"],
+                rules=ApprovalRules(
+                    approval_above_gpu_seconds=_seconds(data["approval_above"]),
+                    second_approval_above_gpu_seconds=_seconds(data["second_approval_above"]),
+                    approval_time_out_s=data["approval_time_out"] or None,
+                    approval_time_out_then=data["approval_time_out_then"] or TimeOutRule.REMIND,
+                ),
                 rights=rights,
                 now=timezone.now(),
             )
         except Invalid as error:
-            _show(form, error, approval_above_gpu_seconds="approval_above")
+            _show(
+                form,
+                error,
+                approval_above_gpu_seconds="approval_above",
+                second_approval_above_gpu_seconds="second_approval_above",
+                approval_time_out_s="approval_time_out",
+            )
         else:
             return done(request, _("The settings of the team are stored."), "web:team", team.slug)
     context = {"team": team, "form": form}
@@ -179,6 +221,12 @@ def _show(form: forms.Form, error: Invalid, **called: str) -> None:
         form.add_error(called.get(name, name), str(sentence))
 
 
-def _hours(gpu_seconds: int) -> Decimal:
+def _seconds(hours: Decimal | None) -> int | None:
+    return None if hours is None else int(hours * HOUR_S)
+
+
+def _hours(gpu_seconds: int | None) -> Decimal | None:
+    if gpu_seconds is None:
+        return None
     hours = (Decimal(gpu_seconds) / HOUR_S).quantize(Decimal("0.01"))
     return hours.quantize(Decimal(1)) if hours == hours.to_integral_value() else hours
