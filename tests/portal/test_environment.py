@@ -20,7 +20,8 @@ from portal.common.environment import key_fault, read_bool, read_networks, read_
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = secrets.token_hex(48)
-OF_DJANGO = "abcdefghijklmnopqrstuvwxyz0123456789!@#$%^&*(-_=+)"  # of django.core.management.utils.get_random_secret_key
+# The characters of Django's get_random_secret_key.
+OF_DJANGO = "abcdefghijklmnopqrstuvwxyz0123456789!@#$%^&*(-_=+)"
 SAFE: dict[str, Any] = {
     "debug": False,
     "demo": False,
