@@ -19,10 +19,11 @@ from portal.api.idempotency import once
 from portal.api.representations import Row, reason_row
 from portal.api.requests import RequestBody, spec_of, team_to_quote_for
 from portal.api.responses import FlavorAnswer
-from portal.api.responses_money import RateAnswer
+from portal.api.responses_money import RateAnswer, RatePreviewAnswer
 from portal.api.responses_requests import QuoteAnswer
 from portal.api.responses_setup import CurrencyAnswer, NamesAnswer
 from portal.api.wire import instant, money
+from portal.billing.price_effect import TeamAtNewPrice, effect_of_price
 from portal.billing.selectors import currency
 from portal.budgets.wallets import paying_wallets
 from portal.budgets.words import reached_sentence
@@ -275,6 +276,40 @@ class Rates(Endpoint):
         )  # fmt: skip
         rate.refresh_from_db()
         return Response(rate_row(rate), status=201, headers={"Location": "/api/v1/rates/"})
+
+
+class PreviewRateBody(Body):
+    """A price of a whole device for an hour, to be tried."""
+
+    device_model = Text(most=40)
+    price_per_hour = PriceField()
+
+
+class RatePreviews(Endpoint):
+    """What a price would have come to."""
+
+    @call("Preview a price", body=PreviewRateBody, answer=RatePreviewAnswer, refusals=(409, 422), tag=TAG)
+    @once
+    def post(self, request: Request) -> Response:
+        """Say what each team's last whole month would have come to at another price; nothing changes. Finance.
+
+        Preemptible leases, discounts and refunds lower it as they lowered the old one. `month` is null where the books
+        have no month before this one.
+        """
+        self.require_finance()
+        values = self.take(PreviewRateBody)
+        model, price = _model(values["device_model"]), values["price_per_hour"]
+        effect = effect_of_price(model=model, micro_per_hour=price, now=db_now())
+        code = currency()
+        rows = [{"team": team.slug, "name": team.name, **_effect_row(team, code)} for team in effect.teams]
+        return Response(
+            {"device_model": model.slug, "price_per_hour": money(price, code),
+             "month": str(effect.period) if effect.period else None, "teams": rows, **_effect_row(effect.whole, code)}
+        )  # fmt: skip
+
+
+def _effect_row(effect: TeamAtNewPrice, code: str) -> Row:
+    return {"charged": money(effect.charged_micro, code), "then": money(effect.then_micro, code)}
 
 
 class MoveRateBody(Body):

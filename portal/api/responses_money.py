@@ -93,6 +93,26 @@ class RateAnswer(ResponseShape):
     valid_until = s.DateTimeField(allow_null=True)
 
 
+class TeamAtPriceAnswer(ResponseShape):
+    """A team's last month of a device model: what it was charged, and what it would be at the price tried."""
+
+    team = s.SlugField()
+    name = s.CharField()
+    charged = Money()
+    then = Money()
+
+
+class RatePreviewAnswer(ResponseShape):
+    """The last whole month of a device model at another price, the most affected team first."""
+
+    device_model = s.SlugField()
+    price_per_hour = Money()
+    month = s.CharField(allow_null=True)
+    charged = Money()
+    then = Money()
+    teams = TeamAtPriceAnswer(many=True)
+
+
 class PeriodAnswer(ResponseShape):
     """A month of accounts."""
 

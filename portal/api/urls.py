@@ -128,6 +128,7 @@ v1: list[URLPattern | URLResolver] = [
     path("quote/", catalog.QuoteEndpoint.as_view(), name="quote"),
     path("forecasts/calibration/", forecasts.CalibrationEndpoint.as_view(), name="calibration"),
     path("rates/", catalog.Rates.as_view(), name="rates"),
+    path("rates/preview/", catalog.RatePreviews.as_view(), name="rate-preview"),
     path("rates/<short_number:key>/", catalog.OneRate.as_view(), name="rate"),
     path("templates/", templates.TeamTemplates.as_view(), name="templates"),
     path("templates/<str:uid>/", templates.OneTemplate.as_view(), name="template"),

@@ -168,17 +168,36 @@ def set_price(
         str,
         typer.Option("--from", help="From when, like 2026-02-01T00:00Z. Default: now, for a first price."),
     ] = "",
+    dry: Annotated[
+        bool, typer.Option("--preview", help="Only say what last month would have come to by it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Set what a device model costs from an instant on; only its first price may begin now or in the past."""
-    body = {"device_model": model, "price_per_hour": amount, "starts_at": instant_of(begin, "--from")}
+    body = {"device_model": model, "price_per_hour": amount}
     with api() as portal:
-        made = portal.post("rates/", body)
+        if dry:
+            _told_effect(portal.post("rates/preview/", body), as_json)
+            return
+        made = portal.post("rates/", body | {"starts_at": instant_of(begin, "--from")})
     if as_json:
         output.out_json(made)
         return
     said = f"{formatting.price(made['price_per_hour'])} an hour from {formatting.when(made['valid_from'])}"
     output.say(f"{made['device_model']}: {said}.")
+
+
+def _told_effect(effect: Any, as_json: bool) -> None:
+    """Print what the last month would have come to at a price, by team."""
+    if as_json:
+        output.out_json(effect)
+        return
+    if not effect["teams"]:
+        output.say(f"Nobody used {effect['device_model']} last month, as far as it is metered.")
+        return
+    rows = [*effect["teams"], {"team": "all", **{key: effect[key] for key in ("charged", "then")}}]
+    cells = [(row["team"], formatting.money(row["charged"]), formatting.money(row["then"])) for row in rows]
+    output.table(("TEAM", f"CHARGED {effect['month']}", "AT THIS PRICE"), cells, empty="")
 
 
 @price.command("currency")

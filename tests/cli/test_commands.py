@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import json
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from portal.billing.metering import meter_all
+from portal.billing.periods import month_bounds
+from portal.catalog.models import Rate
 from portal.cli import output, requests, show
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LeaseState
-from tests.portal.builders import World
+from tests.portal.builders import H100, World
 
 
 def test_request_prints_only_the_id_on_stdout(world: World, berth: Any) -> None:
@@ -135,6 +138,22 @@ def test_invoice_as_table_json_and_csv(world: World, berth: Any) -> None:
     assert json.loads(berth("invoice", "--month", month, "--json").stdout)["team"] == "perception"
     assert berth("invoice", "--month", month, "--csv").stdout.startswith("\ufeffmonth,")
     assert berth("invoice", who="finance").exit_code == 2
+
+
+def test_finance_tries_a_price_on_last_month(world: World, berth: Any) -> None:
+    tried = ("price", "set", H100, "100", "--preview")
+    assert "Nobody used" in berth(*tried, who="finance").stderr
+    world.ended("bob", "h100", seconds=3600, at=month_bounds(world.now)[0] - timedelta(days=2))
+    meter_all(now=world.now)
+    before = Rate.objects.count()
+
+    found = berth(*tried, who="finance").stdout
+
+    assert "perception" in found
+    assert "100.00" in found
+    assert json.loads(berth(*tried, "--json", who="finance").stdout)["then"]["amount"] == "100.00"
+    assert berth(*tried, who="bob").exit_code != 0
+    assert Rate.objects.count() == before
 
 
 @pytest.mark.parametrize("name", ["flavors", "teams", "nodes", "me"])

@@ -12,38 +12,45 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.billing.periods import month_bounds
+from portal.billing.price_effect import PriceEffect, effect_of_price
 from portal.catalog.services import move_rate, set_currency, set_rate, withdraw_rate
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import MomentField
 from portal.web.rates.forms import CurrencyForm, RateForm
-from portal.web.rates.rows import ModelPrices, card_currency, model_prices
+from portal.web.rates.rows import ModelPrices, card_currency, effect_shown, model_prices
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
-    """Show all prices to everybody; a POST by finance sets a new one."""
+    """Show all prices to everybody; a POST by finance sets a new one, or says what last month had come to by it."""
     now = timezone.now()
     is_finance = rights_of(request).is_finance
     models = model_prices(now=now)
+    tried: PriceEffect | None = None
     if request.method == "POST":
         if not is_finance:
             raise Forbidden(_("Only finance works on billing periods and prices."))
         form = RateForm(request.POST)
-        if form.is_valid() and _stored(request, form):
+        if form.is_valid() and request.POST.get("do") == "preview":
+            tried = effect_of_price(
+                model=form.cleaned_data["model"], micro_per_hour=form.micro_per_hour(), now=now
+            )
+        elif form.is_valid() and _stored(request, form):
             return done(request, _("The new price is set."), "web:rates")
     else:
         form = RateForm(initial=_usual(models, request.GET.get("model", "")[:40], now))
     context = {
         "models": models,
         "form": form,
+        "tried": effect_shown(tried) if tried else None,
         "has_prices": any(model.prices for model in models),
         "currency_form": CurrencyForm(initial={"currency": card_currency() or "EUR"}),
         "currency": card_currency(),
         "is_finance": is_finance,
     }
-    return render(request, "web/rates.html", context, status=422 if form.is_bound else 200)
+    return render(request, "web/rates.html", context, status=422 if form.is_bound and not tried else 200)
 
 
 @require_POST

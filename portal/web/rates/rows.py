@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 
+from portal.billing.price_effect import PriceEffect
 from portal.catalog.models import Flavor, Rate, RateCard
 from portal.catalog.pricing import exact_micro
 from portal.fleet.models import DeviceModel
@@ -46,6 +47,41 @@ class ModelPrices:
     current: Decimal | None
     prices: list[PriceRow]
     flavors: list[FlavorPrice]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRow:
+    """What a team was charged last month and would be by a price tried; the last row, without a slug, is all."""
+
+    slug: str
+    name: str
+    charged: Decimal | None
+    then: Decimal | None
+    more: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectShown:
+    """A price tried on last month; ``month`` is its first day, None where the books have none before this one."""
+
+    model: str
+    price: Decimal | None
+    month: date | None
+    rows: list[EffectRow]
+
+
+def effect_shown(effect: PriceEffect) -> EffectShown:
+    """Return a price tried on last month as the page shows it."""
+    teams = [*effect.teams, effect.whole] if effect.teams else []
+    return EffectShown(
+        effect.model.name,
+        money(effect.micro_per_hour),
+        effect.period.month if effect.period else None,
+        [
+            EffectRow(t.slug, t.name, money(t.charged_micro), money(t.then_micro), money(t.more_micro))
+            for t in teams
+        ],
+    )
 
 
 def card_currency() -> str:
