@@ -61,7 +61,7 @@ def _note_use(token: ApiToken, now: datetime) -> None:
 
 
 def bearer(secret: str, *, now: datetime) -> ApiToken | None:
-    """Return the live token with its owner, and in ``held`` the owner's (team id, role) pairs.
+    """Return the live token with its owner, in ``held`` the owner's (team id, role) pairs, and whether a deputy's.
 
     Plain SQL: this runs for every call, and the three queries it replaces cost as much as the rest.
     """
@@ -69,12 +69,13 @@ def bearer(secret: str, *, now: datetime) -> ApiToken | None:
         return None
     sql, tokens, people = _statement()
     with connection.cursor() as cursor:
-        cursor.execute(sql, [now, digest_of(secret), now, settings.DEMO])
+        cursor.execute(sql, [now, now, digest_of(secret), now, settings.DEMO])
         row = cursor.fetchone()
     if row is None:
         return None
     token = ApiToken.from_db("default", tokens, row[: len(tokens)])
-    token.user = User.from_db("default", people, row[len(tokens) : -1])
+    token.user = User.from_db("default", people, row[len(tokens) : -2])
+    token.is_deputy = row[-2]  # type: ignore[attr-defined]
     token.held = tuple((team, role) for team, role in json.loads(row[-1] or "[]"))  # type: ignore[attr-defined]
     return token
 
@@ -86,6 +87,7 @@ def _statement() -> tuple[str, list[str], list[str]]:
     columns = [f't."{f.column}"' for f in tokens] + [f'u."{f.column}"' for f in people]
     sql = (
         f"SELECT {', '.join(columns)},"  # noqa: S608 (columns of our own models)
+        " EXISTS (SELECT FROM teams_delegation d WHERE d.deputy_id = u.id AND d.ended_at IS NULL AND d.ends_at > %s),"
         " (SELECT jsonb_agg(jsonb_build_array(m.team_id, m.role)) FROM teams_membership m WHERE m.user_id = u.id"
         " AND (m.ends_at IS NULL OR m.ends_at > %s))"
         " FROM accounts_apitoken t JOIN accounts_user u ON u.id = t.user_id"

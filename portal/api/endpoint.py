@@ -68,6 +68,8 @@ class Endpoint(APIView):
         held = getattr(self.request.auth, "held", None)
         if held is not None:
             found.__dict__["held"] = held
+            if not getattr(self.request.auth, "is_deputy", True):
+                found.__dict__["stands_in_for"] = ()
         return found
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

@@ -57,6 +57,7 @@ def request_row(request: LeaseRequest, names: Mapping[int, str]) -> Row:
         "submitted_at": instant(request.submitted_at),
         "queued_at": instant(request.queued_at),
         "decided_by": request.decided_by.username if request.decided_by else None,
+        "decided_for": request.decided_for.username if request.decided_for else None,
         "decided_at": instant(request.decided_at),
         "decision_note": request.decision_note,
     }

@@ -266,7 +266,7 @@ class Reject(Endpoint):
 def detail(rights: Rights, request: LeaseRequest) -> Row:
     """Return a request with place, estimate and leases."""
     waits = request.state == RequestState.QUEUED
-    steps = list(request.approval_steps.select_related("approver"))
+    steps = list(request.approval_steps.select_related("approver", "on_behalf_of"))
     is_undecided = request.state == RequestState.AWAITING_APPROVAL
     start = estimates([request]).get(request.pk) if waits else None
     return {
@@ -280,6 +280,7 @@ def detail(rights: Rights, request: LeaseRequest) -> Row:
         "approvals": [
             {
                 "by": step.approver.username,
+                "on_behalf_of": step.on_behalf_of.username if step.on_behalf_of else None,
                 "at": instant(step.at),
                 "note": step.note,
                 "asked_count": step.asked_count,

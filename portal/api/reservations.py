@@ -25,6 +25,7 @@ from portal.common.clock import db_now
 from portal.leases import reservations
 from portal.leases.models import Reservation
 from portal.leases.reservations import SeriesSpec
+from portal.leases.selectors import visible_series
 from portal.leases.states import Repeat
 from portal.teams.selectors import Rights
 
@@ -56,7 +57,7 @@ class Reservations(Endpoint):
     def get(self, request: Request) -> Response:
         """List the recurring reservations of one's teams, newest first."""
         pages = Pages()
-        found = pages.page(reservations.visible_series(self.rights), request)
+        found = pages.page(visible_series(self.rights), request)
         return Response(pages.answer([series_row(series) for series in found]))
 
     @call(

@@ -112,6 +112,7 @@ class RequestAnswer(ResponseShape):
     submitted_at = s.DateTimeField()
     queued_at = s.DateTimeField(allow_null=True)
     decided_by = s.CharField(allow_null=True)
+    decided_for = s.CharField(allow_null=True, help_text="In whose place a deputy decided.")
     decided_at = s.DateTimeField(allow_null=True)
     decision_note = s.CharField(allow_blank=True)
 
@@ -126,6 +127,7 @@ class ApprovalAnswer(ResponseShape):
     """One person's approval: what was asked for until then, and what they let through."""
 
     by = s.CharField()
+    on_behalf_of = s.CharField(allow_null=True, help_text="In whose place a deputy approved.")
     at = s.DateTimeField()
     note = s.CharField(allow_blank=True)
     asked_count = s.IntegerField()

@@ -63,6 +63,19 @@ class TeamJoinedAnswer(ResponseShape):
     role_ends_at = s.DateTimeField(allow_null=True)
 
 
+class DelegationAnswer(ResponseShape):
+    """Who decides on requests in whose place, from when until when."""
+
+    id = s.IntegerField()
+    delegator = s.CharField()
+    deputy = s.CharField()
+    reason = s.CharField()
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+    ended_at = s.DateTimeField(allow_null=True, help_text="When one of both ended it before its time.")
+    ended_by = s.CharField(allow_null=True)
+
+
 class CurrencyAnswer(ResponseShape):
     """The currency of all prices."""
 

@@ -25,6 +25,7 @@ from portal.common.clock import db_now
 from portal.leases.attendees import MOST_SEATS, AttendeeList, find_attendees
 from portal.leases.models import Workshop
 from portal.leases.seats import SeatView, claim_seat, own_seat, seats_of
+from portal.leases.selectors import visible_workshops
 from portal.leases.workshop_quotes import quote_workshop
 from portal.leases.workshops import (
     WorkshopSpec,
@@ -38,7 +39,6 @@ from portal.leases.workshops import (
     may_see_people,
     reject_workshop,
     remove_attendee,
-    visible_workshops,
     workshop_named,
 )
 from portal.teams.models import Team

@@ -21,6 +21,7 @@ from portal.cli import (
     capacity,
     config,
     contacts,
+    deputies,
     discounts,
     fair_share,
     forecasts,
@@ -222,6 +223,7 @@ app.command("reserve")(calendar.reserve)
 app.add_typer(setup.app, name="setup")
 app.add_typer(people.app, name="person")
 app.add_typer(invitations.app, name="invitation")
+app.add_typer(deputies.app, name="deputy")
 app.add_typer(offers.flavor, name="flavor")
 app.add_typer(offers.price, name="price")
 app.add_typer(calendar.reservation, name="reservation")

@@ -197,6 +197,10 @@ def _part_text(row: Any) -> str:
     return f" (part {row['part'] + 1} of {len(base)})" if len(base) > 1 else ""
 
 
+def _decider(row: dict[str, Any]) -> str:
+    return f"{row['decided_by']} for {row['decided_for']}" if row["decided_for"] else str(row["decided_by"])
+
+
 def _wishes(row: Any) -> list[tuple[str, str]]:
     """Return what was asked for beside flavor and time, where it is not the usual."""
     found = [("work", row["work"])] if row["work"] != "interactive" else []
@@ -237,7 +241,7 @@ def request_facts(row: Any) -> None:
                 else ()
             ),
             *(("because", reason["sentence"]) for reason in row["reasons"]),
-            *((("decision", f"{row['decided_by']}: {row['decision_note']}"),) if row["decided_by"] else ()),
+            *((("decision", f"{_decider(row)}: {row['decision_note']}"),) if row["decided_by"] else ()),
             *(("lease", uid) for uid in row.get("leases", [])),
         )
     )

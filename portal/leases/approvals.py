@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -17,9 +18,9 @@ from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.common.sql import fetch
+from portal.leases.approvers import absent, approvers, audited, said_by
 from portal.leases.models import ApprovalStep, LeaseRequest
 from portal.leases.requests import (
-    approvers,
     lock_request,
     needs_second_approval,
     quote_of,
@@ -28,7 +29,7 @@ from portal.leases.requests import (
 from portal.leases.states import RequestState
 from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
-from portal.teams.models import Membership, Team, TimeOutRule
+from portal.teams.models import Team, TimeOutRule
 from portal.teams.selectors import DECIDES, Rights
 
 # The reason where a team's rule decided instead of a person.
@@ -59,6 +60,20 @@ def decides_above(rights: Rights, team: Team) -> bool:
     return not above or any(role in DECIDES and team_id in above for team_id, role in rights.held)
 
 
+def open_seats(request: LeaseRequest, seats: Sequence[Rights], actor: User) -> list[Rights]:
+    """Return in whose place this person can still approve, the first choice first: own rights, then others'.
+
+    Two people approve what needs two; somebody who is away and their deputy are not two. Where somebody of a team
+    above must come next, those who decide there come first.
+    """
+    steps = list(request.approval_steps.all())
+    counted = {pk for step in steps for pk in (step.approver_id, step.on_behalf_of_id)}
+    found = [] if actor.pk in counted else [seat for seat in seats if seat.user.pk not in counted]
+    if steps and not any(step.is_above for step in steps):
+        found.sort(key=lambda seat: not decides_above(seat, request.team))
+    return found
+
+
 def needs_second(request: LeaseRequest) -> bool:
     """Say whether two people must approve what the request asks for now; needs its team and flavor at hand."""
     units = max(request.count * max(request.nodes, 1), request.most_count)
@@ -81,22 +96,32 @@ def approve_request(
 
     With ``count`` or ``duration_s`` it gets less than it asked for. ``terms`` is what the person saw (``terms_of``).
     Above the team's second threshold the first approval is written down and the request goes on waiting: a second
-    person approves too, and one of both decides in a team above. Raises Conflict where the terms are others by now or
-    this person has approved already, Invalid where less is not less, Forbidden and NotFound.
+    person approves too, and one of both decides in a team above; a person and their deputy count as one. Raises
+    Conflict where the terms are others by now or this person has approved already, Invalid where less is not less,
+    Forbidden and NotFound.
     """
-    locked = _decidable(request, actor, rights)
+    locked, seats = _decidable(request, actor, rights)
     if terms and terms != terms_of(locked):
         raise Conflict(_("This request asks for something else by now. Look at it again, then decide."))
     steps = list(locked.approval_steps.all())
     if any(step.approver_id == actor.pk for step in steps):
         raise Conflict(_("You have approved this already. Somebody else approves it next."))
-    is_above = decides_above(rights, locked.team)
+    seats = open_seats(locked, seats, actor)
+    if not seats:
+        raise Conflict(
+            _(
+                "A person and their deputy count as one, and one of both has approved this. Somebody else decides next."
+            )
+        )
+    seat = seats[0]
+    is_above = decides_above(seat, locked.team)
     if steps and not is_above and not any(step.is_above for step in steps):
         raise Conflict(_("Your team has approved this already. Somebody of a team above decides next."))
+    decided_for = absent(seat)
     asked_count, asked_duration_s = locked.count, locked.duration_s
     changed = _cut(locked, count, duration_s, now)
     ApprovalStep.objects.create(
-        request=locked, approver=actor, is_above=is_above, at=now, note=note[:300],
+        request=locked, approver=actor, on_behalf_of=decided_for, is_above=is_above, at=now, note=note[:300],
         asked_count=asked_count, asked_duration_s=asked_duration_s,
         count=locked.count, duration_s=locked.duration_s, quote_micro=locked.quote_micro,
     )  # fmt: skip
@@ -104,13 +129,20 @@ def approve_request(
     if needs_second(locked) and not steps:
         if changed:
             locked.save(update_fields=list(changed))
-        record(actor, "request.approved_first", locked.uid, at=now, team_id=locked.team_id, **less)
-        others = [user for user in _second_deciders(locked, is_above=is_above) if user.pk != actor.pk]
-        notify(others, "request.awaits_second_approval", target=locked.uid, at=now, by=str(actor))
+        record(
+            actor, "request.approved_first", locked.uid, at=now, team_id=locked.team_id, **less, **audited(decided_for)
+        )  # fmt: skip
+        besides = [locked.author_id, actor.pk, seat.user.pk]
+        told = approvers(locked.team, besides=besides, is_above=not is_above)
+        notify(
+            told, "request.awaits_second_approval", target=locked.uid, at=now, **said_by(actor, decided_for)
+        )
         return locked
-    _let_in(locked, note=note, decided_by=actor, now=now, **changed)
-    record(actor, "request.approved", locked.uid, at=now, team_id=locked.team_id, **less)
-    facts: dict[str, Any] = {"by": str(actor), **less}
+    _let_in(locked, note=note, decided_by=actor, decided_for=decided_for, now=now, **changed)
+    record(
+        actor, "request.approved", locked.uid, at=now, team_id=locked.team_id, **less, **audited(decided_for)
+    )  # fmt: skip
+    facts: dict[str, Any] = {**said_by(actor, decided_for), **less}
     notify([locked.author], "request.approved", target=locked.uid, at=now, **facts)
     return locked
 
@@ -122,18 +154,20 @@ def reject_request(
     """Turn a request down with a reason that its author will read."""
     if not note.strip():
         raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
-    locked = _decidable(request, actor, rights)
+    locked, seats = _decidable(request, actor, rights)
+    decided_for = absent(seats[0])
     move_requests(
         [locked],
         RequestState.REJECTED,
         at=now,
         reason=note,
         decided_by=actor,
+        decided_for=decided_for,
         decided_at=now,
         decision_note=note[:300],
     )
-    record(actor, "request.rejected", locked.uid, at=now, team_id=locked.team_id)
-    notify([locked.author], "request.rejected", target=locked.uid, at=now, by=str(actor))
+    record(actor, "request.rejected", locked.uid, at=now, team_id=locked.team_id, **audited(decided_for))
+    notify([locked.author], "request.rejected", target=locked.uid, at=now, **said_by(actor, decided_for))
     return locked
 
 
@@ -160,7 +194,7 @@ def _time_out(pk: int, now: datetime) -> None:
     if rule == TimeOutRule.APPROVE and (needs_second(request) or is_by_budget):
         rule = TimeOutRule.REMIND
     if rule == TimeOutRule.REMIND:
-        people = [user for user in approvers(team) if user.pk != request.author_id]
+        people = approvers(team, besides=[request.author_id])
         notify(people, OVERDUE, target=request.uid, at=now, by=str(request.author), after_s=after)
         return
     if rule == TimeOutRule.APPROVE:
@@ -246,19 +280,12 @@ def _cut(request: LeaseRequest, count: int | None, duration_s: int | None, now: 
     return changed
 
 
-def _second_deciders(request: LeaseRequest, *, is_above: bool) -> list[User]:
-    """Return who may give the second approval: anybody who decides, or those above where the first was not."""
-    if is_above:
-        return [user for user in approvers(request.team) if user.pk != request.author_id]
-    rows = Membership.objects.filter(team_id__in=request.team.lineage[:-1], role__in=DECIDES)
-    return [row.user for row in rows.select_related("user") if row.user_id != request.author_id]
-
-
-def _decidable(request: LeaseRequest, actor: User, rights: Rights) -> LeaseRequest:
-    rights.require(request.team, *DECIDES)
-    locked = lock_request(request)
-    if locked.author_id == actor.pk:
+def _decidable(request: LeaseRequest, actor: User, rights: Rights) -> tuple[LeaseRequest, list[Rights]]:
+    """Return the request, locked, and in whose place this person may decide on it, the first choice first."""
+    seats = rights.require_seats(request.team, request.author_id)
+    if not seats:
         raise Forbidden(_("Nobody decides on a request of their own."))
+    locked = lock_request(request)
     if locked.state != RequestState.AWAITING_APPROVAL:
         raise Conflict(_("This request does not wait for approval any more."))
-    return locked
+    return locked, seats

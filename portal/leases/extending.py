@@ -23,18 +23,19 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sql import execute, in_sql
 from portal.fleet.services import raise_revision
 from portal.leases import gangs
+from portal.leases.approvers import absent, approvers, audited, said_by
 from portal.leases.budget_gate import Expense, Reached, admit, hold_budgets, is_limited
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseExtension
 from portal.leases.next_blocks import NextBlock, block_sentence, next_blocks
-from portal.leases.requests import approvers, needs_approval
+from portal.leases.requests import needs_approval
 from portal.leases.selectors import may_manage_lease
 from portal.leases.states import RUNNING_LEASES, ExtensionState, LeaseState
 from portal.leases.transitions import announce, lock_leases
 from portal.leases.wallet_holds import hold_more, wallet_of
 from portal.notifications.services import notify
 from portal.teams.models import Role
-from portal.teams.selectors import DECIDES, Rights
+from portal.teams.selectors import Rights
 
 
 @transaction.atomic
@@ -63,7 +64,7 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
         return None
     asked = LeaseExtension.objects.create(lease=locked, extra_s=extra_s, asked_by=actor, asked_at=now)
     record(actor, "lease.extension_asked", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
-    others = [user for user in approvers(locked.team) if user.pk not in (actor.pk, locked.user_id)]
+    others = approvers(locked.team, besides=[actor.pk, locked.user_id])
     target = f"{locked.uid}#{asked.pk}"
     notify(others, "extension.awaits_approval", target=target, at=now, by=str(actor), extra_s=extra_s)
     announce([locked], at=now)
@@ -188,15 +189,17 @@ def approve_extension(*, lease: Lease, actor: User, rights: Rights, note: str, n
     """
     together = lock_together(lease)
     locked = next(one for one in together if one.pk == lease.pk)
-    asked = _decidable(locked, actor, rights)
+    asked, decided_for = _decidable(locked, rights)
     _check(together, locked, asked.extra_s, now)
     price = _price(together, locked, asked.extra_s)
     _check_budgets(locked, price, asked.extra_s, now)
-    _decide(asked, ExtensionState.APPROVED, actor, note, now)
+    _decide(asked, ExtensionState.APPROVED, actor, decided_for, note, now)
     _extend(together, locked, price, asked.extra_s, now)
     team_id, extra_s = locked.team_id, asked.extra_s
-    record(actor, "lease.extension_approved", locked.uid, at=now, team_id=team_id, extra_s=extra_s)
-    told: dict[str, Any] = {"by": str(actor), "not_after": locked.not_after.isoformat()}
+    record(
+        actor, "lease.extension_approved", locked.uid, at=now, team_id=team_id, extra_s=extra_s, **audited(decided_for)
+    )  # fmt: skip
+    told: dict[str, Any] = {**said_by(actor, decided_for), "not_after": locked.not_after.isoformat()}
     notify([asked.asked_by], "extension.approved", target=f"{locked.uid}#{asked.pk}", at=now, **told)
     return locked
 
@@ -207,10 +210,12 @@ def reject_extension(*, lease: Lease, actor: User, rights: Rights, note: str, no
     if not note.strip():
         raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
     (locked,) = lock_leases([lease.pk])
-    asked = _decidable(locked, actor, rights)
-    _decide(asked, ExtensionState.REJECTED, actor, note, now)
-    record(actor, "lease.extension_rejected", locked.uid, at=now, team_id=locked.team_id)
-    told: dict[str, Any] = {"by": str(actor), "note": note[:300]}
+    asked, decided_for = _decidable(locked, rights)
+    _decide(asked, ExtensionState.REJECTED, actor, decided_for, note, now)
+    record(
+        actor, "lease.extension_rejected", locked.uid, at=now, team_id=locked.team_id, **audited(decided_for)
+    )
+    told: dict[str, Any] = {**said_by(actor, decided_for), "note": note[:300]}
     notify([asked.asked_by], "extension.rejected", target=f"{locked.uid}#{asked.pk}", at=now, **told)
     announce([locked], at=now)
     return locked
@@ -231,20 +236,23 @@ def withdraw_extension(*, lease: Lease, actor: User, rights: Rights, now: dateti
     return locked
 
 
-def _decidable(lease: Lease, actor: User, rights: Rights) -> LeaseExtension:
-    rights.require(lease.team, *DECIDES)
+def _decidable(lease: Lease, rights: Rights) -> tuple[LeaseExtension, User | None]:
+    """Return the extension that waits, and for whom this person decides on it as a deputy."""
     asked = waiting_extension(lease)
+    seats = rights.require_seats(lease.team, lease.user_id, asked.asked_by_id if asked else None)
     if asked is None:
         raise Conflict(_("No extension of this lease waits for approval any more."))
-    if actor.pk in (asked.asked_by_id, lease.user_id):
+    if not seats:
         raise Forbidden(_("Nobody decides on an extension of their own."))
-    return asked
+    return asked, absent(seats[0])
 
 
-def _decide(asked: LeaseExtension, state: str, actor: User, note: str, now: datetime) -> None:
-    asked.state, asked.decided_by, asked.decided_at = state, actor, now
+def _decide(
+    asked: LeaseExtension, state: str, actor: User, decided_for: User | None, note: str, now: datetime
+) -> None:
+    asked.state, asked.decided_by, asked.decided_for, asked.decided_at = state, actor, decided_for, now
     asked.decision_note = note[:300]
-    asked.save(update_fields=["state", "decided_by", "decided_at", "decision_note"])
+    asked.save(update_fields=["state", "decided_by", "decided_for", "decided_at", "decision_note"])
 
 
 @transaction.atomic

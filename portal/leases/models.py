@@ -86,6 +86,14 @@ class LeaseRequest(models.Model):
         related_name="decisions",
         db_index=False,
     )
+    decided_for = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
     work = models.CharField(max_length=12, choices=WorkloadKind.choices, default=WorkloadKind.INTERACTIVE)
@@ -144,6 +152,15 @@ class LeaseRequest(models.Model):
                 condition=Q(decided_by=None) | ~Q(decided_by=F("author")),
                 name="request_not_decided_by_author",
             ),
+            models.CheckConstraint(
+                condition=Q(decided_for=None)
+                | (
+                    Q(decided_by__isnull=False)
+                    & ~Q(decided_for=F("decided_by"))
+                    & ~Q(decided_for=F("author"))
+                ),
+                name="request_decided_for_another",
+            ),
             models.CheckConstraint(condition=Q(work__in=WorkloadKind.values), name="request_work_known"),
             models.CheckConstraint(
                 condition=Q(least_duration_s__lte=F("duration_s")), name="request_is_cut_below_its_time"
@@ -191,6 +208,14 @@ class Reservation(models.Model):
         related_name="+",
         db_index=False,
     )
+    decided_for = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
     cancelled_at = models.DateTimeField(null=True, blank=True)
@@ -212,6 +237,15 @@ class Reservation(models.Model):
                 condition=~Q(approval__in=(Approval.APPROVED, Approval.REJECTED))
                 | (Q(decided_by__isnull=False) & ~Q(decided_by=F("author"))),
                 name="reservation_decided_by_another",
+            ),
+            models.CheckConstraint(
+                condition=Q(decided_for=None)
+                | (
+                    Q(decided_by__isnull=False)
+                    & ~Q(decided_for=F("decided_by"))
+                    & ~Q(decided_for=F("author"))
+                ),
+                name="reservation_decided_for_another",
             ),
             models.CheckConstraint(
                 condition=~Q(approval=Approval.AWAITING) | Q(made_until=None),
@@ -407,6 +441,14 @@ class LeaseExtension(models.Model):
         related_name="+",
         db_index=False,
     )
+    decided_for = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
 
@@ -426,6 +468,15 @@ class LeaseExtension(models.Model):
                 condition=~Q(state__in=(ExtensionState.APPROVED, ExtensionState.REJECTED))
                 | (Q(decided_by__isnull=False) & ~Q(decided_by=F("asked_by"))),
                 name="extension_decided_by_another",
+            ),
+            models.CheckConstraint(
+                condition=Q(decided_for=None)
+                | (
+                    Q(decided_by__isnull=False)
+                    & ~Q(decided_for=F("decided_by"))
+                    & ~Q(decided_for=F("asked_by"))
+                ),
+                name="extension_decided_for_another",
             ),
         ]
 

@@ -41,6 +41,14 @@ class Workshop(models.Model):
         related_name="+",
         db_index=False,
     )
+    decided_for = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
     cancelled_at = models.DateTimeField(null=True, blank=True)
@@ -62,6 +70,15 @@ class Workshop(models.Model):
                 condition=~Q(approval__in=(Approval.APPROVED, Approval.REJECTED))
                 | (Q(decided_by__isnull=False) & ~Q(decided_by=F("organiser"))),
                 name="workshop_decided_by_another",
+            ),
+            models.CheckConstraint(
+                condition=Q(decided_for=None)
+                | (
+                    Q(decided_by__isnull=False)
+                    & ~Q(decided_for=F("decided_by"))
+                    & ~Q(decided_for=F("organiser"))
+                ),
+                name="workshop_decided_for_another",
             ),
         ]
 

@@ -26,6 +26,7 @@ from portal.common.rows import NewRow, Rows
 from portal.common.sql import fetch
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
+from portal.leases.approvers import approvers
 from portal.leases.budget_gate import (
     Expense,
     Reached,
@@ -44,8 +45,8 @@ from portal.leases.wallet_holds import priced_for_wallets
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.labels import check_tags
-from portal.teams.models import Membership, Role, Team
-from portal.teams.selectors import DECIDES, Rights
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
 _FLAVORS = Rows(Flavor, "device_model")
@@ -245,7 +246,8 @@ def submit_request(
         keep_labels(request, project, tags)
         failpoint("submit.stored")
         if is_large:
-            notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
+            people = approvers(team, besides=[request.author_id])
+            notify(people, "request.awaits_approval", target=request.uid, at=now, by=str(actor))
     if not is_large:
         outbox.nudge_on_commit(outbox.RUN_CYCLE)
     return request
@@ -374,12 +376,6 @@ def check_queue_room(team: Team) -> None:
     """Raise TooManyWaiting when the team's queue is full."""
     if waiting_count(team) >= settings.MAX_WAITING_PER_TEAM:
         raise TooManyWaiting
-
-
-def approvers(team: Team) -> list[User]:
-    """Return the people who may approve for the team."""
-    rows = Membership.objects.filter(team_id__in=team.lineage, role__in=DECIDES)
-    return [row.user for row in rows.select_related("user")]
 
 
 def lock_request(request: LeaseRequest) -> LeaseRequest:

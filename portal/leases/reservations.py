@@ -17,7 +17,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -25,23 +25,23 @@ from portal.audit.services import record
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound, TooManyWaiting
 from portal.common.retry import with_retries
 from portal.common.zones import zone_names
+from portal.leases.approvers import absent, approvers, audited, said_by
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.requests import (
     RequestSpec,
-    approvers,
     check_may_ask,
     check_possible,
     check_spec,
     needs_approval,
     submit_request,
 )
-from portal.leases.selectors import is_booked
+from portal.leases.selectors import is_booked, visible_series
 from portal.leases.states import Approval, Repeat, RequestState
 from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.teams.models import Role, Team
-from portal.teams.selectors import DECIDES, Rights, below
+from portal.teams.selectors import Rights
 
 log = logging.getLogger(__name__)
 AHEAD = timedelta(days=28)
@@ -163,7 +163,7 @@ def create_reservation(
         )
         record(actor, "reservation.made", made.uid, at=now, team_id=team.pk, repeat=spec.repeat)
         if is_large:
-            others = [user for user in approvers(team) if user.pk != actor.pk]
+            others = approvers(team, besides=[actor.pk])
             notify(others, "reservation.awaits_approval", target=made.uid, at=now, by=str(actor))
             return made
     with_retries(lambda: _make(made.pk, now))
@@ -180,8 +180,11 @@ def approve_reservation(
     """
     with transaction.atomic():
         locked = _decide(series, Approval.APPROVED, actor, rights, note, now)
-        record(actor, "reservation.approved", locked.uid, at=now, team_id=locked.team_id)
-        notify([locked.author], "reservation.approved", target=locked.uid, at=now, by=str(actor))
+        record(
+            actor, "reservation.approved", locked.uid, at=now, team_id=locked.team_id, **audited(locked.decided_for)
+        )  # fmt: skip
+        told: dict[str, Any] = said_by(actor, locked.decided_for)
+        notify([locked.author], "reservation.approved", target=locked.uid, at=now, **told)
     with_retries(lambda: _make(locked.pk, now))
     locked.refresh_from_db()
     return locked
@@ -195,8 +198,10 @@ def reject_reservation(
     if not note.strip():
         raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
     locked = _decide(series, Approval.REJECTED, actor, rights, note, now)
-    record(actor, "reservation.rejected", locked.uid, at=now, team_id=locked.team_id)
-    told: dict[str, Any] = {"by": str(actor), "note": note[:300]}
+    record(
+        actor, "reservation.rejected", locked.uid, at=now, team_id=locked.team_id, **audited(locked.decided_for)
+    )  # fmt: skip
+    told: dict[str, Any] = {**said_by(actor, locked.decided_for), "note": note[:300]}
     notify([locked.author], "reservation.rejected", target=locked.uid, at=now, **told)
     return locked
 
@@ -205,17 +210,20 @@ def _decide(
     series: Reservation, approval: str, actor: User, rights: Rights, note: str, now: datetime
 ) -> Reservation:
     """Write a decision on a series that waits, or raise Forbidden, NotFound or Conflict."""
-    rights.require(series.team, *DECIDES)
-    locked = Reservation.objects.select_for_update(of=("self",)).select_related("author").get(pk=series.pk)
-    if locked.author_id == actor.pk:
+    seats = rights.require_seats(series.team, series.author_id)
+    if not seats:
         raise Forbidden(_("Nobody decides on a reservation of their own."))
+    locked = Reservation.objects.select_for_update(of=("self",)).select_related("author").get(pk=series.pk)
     if locked.approval != Approval.AWAITING or locked.cancelled_at is not None:
         raise Conflict(_("This reservation does not wait for approval any more."))
     locked.approval, locked.decided_by, locked.decided_at = approval, actor, now
+    locked.decided_for = absent(seats[0])
     locked.decision_note = note[:300]
     if approval == Approval.REJECTED:
         locked.cancelled_at = now
-    locked.save(update_fields=["approval", "decided_by", "decided_at", "decision_note", "cancelled_at"])
+    locked.save(
+        update_fields=["approval", "decided_by", "decided_for", "decided_at", "decision_note", "cancelled_at"]
+    )
     return locked
 
 
@@ -364,13 +372,6 @@ def _give_up(request: LeaseRequest, actor: User, now: datetime) -> bool:
 def may_manage_series(rights: Rights, series: Reservation) -> bool:
     """Say whether this person may cancel the series: its author, a team admin, an operator."""
     return series.author_id == rights.user.pk or rights.has(series.team, Role.ADMIN, Role.OPERATOR)
-
-
-def visible_series(rights: Rights) -> QuerySet[Reservation]:
-    """Return the series of teams this person belongs to (or oversees), the newest first."""
-    return Reservation.objects.filter(
-        below(rights.teams_with(Role.values), "team__") if rights.held else Q(pk__in=[])
-    ).select_related("team", "author", "flavor")
 
 
 def series_named(rights: Rights, uid: str) -> Reservation:

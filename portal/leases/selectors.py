@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -20,6 +22,7 @@ from portal.leases.models import (
     LeaseRequest,
     Reservation,
     Workshop,
+    WorkshopSeat,
 )
 from portal.leases.states import LIVE_LEASES, Approval, EndReason, ExtensionState, LeaseState, RequestState
 from portal.teams.models import Role, Team
@@ -59,17 +62,56 @@ def is_anybody_waiting() -> bool:
     return LeaseRequest.objects.filter(state=RequestState.QUEUED).exists()
 
 
+def _as_deputy(rights: Rights, team: str, waits: Q) -> Q:
+    """Return the filter for what a deputy sees of a team: what waits for approval, and what was decided since."""
+    found = Q(pk__in=[])
+    for seat in rights.stands_in_for:
+        found |= below(seat.teams_with(DECIDES), team) & (waits | Q(decided_at__gte=seat.since))
+    return found
+
+
+def _extended_as_deputy(rights: Rights) -> Q:
+    if not rights.stands_in_for:
+        return Q(pk__in=[])
+    waits = Q(state=ExtensionState.AWAITING_APPROVAL)
+    asked = LeaseExtension.objects.filter(_as_deputy(rights, "lease__team__", waits))
+    return Q(pk__in=asked.values("lease"))
+
+
+def visible_series(rights: Rights) -> QuerySet[Reservation]:
+    """Return the series of teams this person belongs to (or oversees), the newest first."""
+    return Reservation.objects.filter(
+        below(rights.teams_with(Role.values), "team__")
+        | _as_deputy(rights, "team__", Q(approval=Approval.AWAITING))
+    ).select_related("team", "author", "flavor")
+
+
+def visible_workshops(rights: Rights) -> QuerySet[Workshop]:
+    """Return the workshops of one's teams, and those one has a seat in, the newest first."""
+    own = Q(pk__in=WorkshopSeat.objects.filter(user=rights.user).values("workshop"))
+    rows = Workshop.objects.filter(
+        own
+        | below(rights.teams_with(Role.values), "team__")
+        | _as_deputy(rights, "team__", Q(approval=Approval.AWAITING))
+    )
+    return rows.select_related("team", "organiser", "flavor__device_model", "decided_by")
+
+
 def visible_requests(rights: Rights) -> QuerySet[LeaseRequest]:
     """Return the requests of teams this person belongs to (or oversees)."""
-    return LeaseRequest.objects.filter(
-        below(rights.teams_with(Role.values), "team__") if rights.held else Q(pk__in=[])
-    ).select_related("team", "author", "flavor", "flavor__device_model", "decided_by")
+    rows = LeaseRequest.objects.filter(
+        below(rights.teams_with(Role.values), "team__")
+        | _as_deputy(rights, "team__", Q(state=RequestState.AWAITING_APPROVAL))
+    )
+    return rows.select_related(
+        "team", "author", "flavor", "flavor__device_model", "decided_by", "decided_for"
+    )
 
 
 def visible_leases(rights: Rights) -> QuerySet[Lease]:
     """Return the leases of teams this person belongs to (or oversees)."""
     return Lease.objects.filter(
-        below(rights.teams_with(Role.values), "team__") if rights.held else Q(pk__in=[])
+        below(rights.teams_with(Role.values), "team__") | _extended_as_deputy(rights)
     ).select_related("team", "user", "flavor", "flavor__device_model", "node", "request")
 
 
@@ -84,7 +126,10 @@ def visible_request(rights: Rights, uid: str) -> LeaseRequest:
 def visible_lease(rights: Rights, uid: str, *, is_locked: bool = False) -> Lease:
     """Return a lease by its name, locked if wished, or raise NotFound also when it is out of sight."""
     found = _LEASES.first("it.uid = %s FOR UPDATE OF it" if is_locked else "it.uid = %s", [uid])
-    if found is None or not rights.has(found.team, *Role.values):
+    if found is None or not (
+        rights.has(found.team, *Role.values)
+        or (rights.stands_in_for and visible_leases(rights).filter(pk=found.pk).exists())
+    ):
         raise NotFound
     return found
 
@@ -162,17 +207,30 @@ def bookings_of(user: User, *, most: int) -> list[Lease]:
     return _LEASES.where(_BOOKED, [user.pk, most])
 
 
+def _any_seat(rights: Rights, could: Callable[[Rights], Q]) -> Q:
+    """Return the filter for what this person could decide by their own rights or in somebody's place."""
+    return reduce(or_, map(could, rights.seats))
+
+
 def awaiting_approval(rights: Rights) -> QuerySet[LeaseRequest]:
     """Return requests that this person could decide on, oldest first."""
-    teams = rights.teams_with(DECIDES)
     steps = ApprovalStep.objects.filter(request=OuterRef("pk"))
-    # Where somebody of the team has approved and a second one must, those of a team above decide next.
-    is_above = below(teams, "team__parent__") | Q(team__parent=None)
+
+    def could(seat: Rights) -> Q:
+        teams = seat.teams_with(DECIDES)
+        # Where somebody of the team has approved and a second one must, those of a team above decide next.
+        is_above = below(teams, "team__parent__") | Q(team__parent=None)
+        return (
+            below(teams, "team__")
+            & (is_above | ~Exists(steps.filter(is_above=False)))
+            & ~Exists(steps.filter(Q(approver=seat.user) | Q(on_behalf_of=seat.user)))
+            & ~Q(author=seat.user)
+        )
+
     return (
-        LeaseRequest.objects.filter(below(teams, "team__"), state=RequestState.AWAITING_APPROVAL)
-        .filter(is_above | ~Exists(steps.filter(is_above=False)))
+        LeaseRequest.objects.filter(_any_seat(rights, could), state=RequestState.AWAITING_APPROVAL)
         .exclude(author=rights.user)
-        .exclude(Exists(steps.filter(approver=rights.user)))
+        .exclude(Exists(steps.filter(Q(approver=rights.user) | Q(on_behalf_of=rights.user))))
         .select_related("team", "author", "flavor", "flavor__device_model")
         .order_by("submitted_at")
     )
@@ -180,10 +238,14 @@ def awaiting_approval(rights: Rights) -> QuerySet[LeaseRequest]:
 
 def awaiting_extensions(rights: Rights) -> QuerySet[LeaseExtension]:
     """Return the extensions of running leases that this person could decide on, oldest first."""
-    teams = rights.teams_with(DECIDES)
+
+    def could(seat: Rights) -> Q:
+        is_own = Q(asked_by=seat.user) | Q(lease__user=seat.user)
+        return below(seat.teams_with(DECIDES), "lease__team__") & ~is_own
+
     return (
         LeaseExtension.objects.filter(
-            below(teams, "lease__team__"),
+            _any_seat(rights, could),
             state=ExtensionState.AWAITING_APPROVAL,
             lease__state__in=(LeaseState.ACTIVE, LeaseState.INTERRUPTED),
         )
@@ -196,9 +258,12 @@ def awaiting_extensions(rights: Rights) -> QuerySet[LeaseExtension]:
 
 def awaiting_series(rights: Rights) -> QuerySet[Reservation]:
     """Return the series that this person could decide on, oldest first."""
-    teams = rights.teams_with(DECIDES)
+
+    def could(seat: Rights) -> Q:
+        return below(seat.teams_with(DECIDES), "team__") & ~Q(author=seat.user)
+
     return (
-        Reservation.objects.filter(below(teams, "team__"), approval=Approval.AWAITING, cancelled_at=None)
+        Reservation.objects.filter(_any_seat(rights, could), approval=Approval.AWAITING, cancelled_at=None)
         .exclude(author=rights.user)
         .select_related("team", "author", "flavor", "flavor__device_model")
         .order_by("created_at", "id")
@@ -207,9 +272,12 @@ def awaiting_series(rights: Rights) -> QuerySet[Reservation]:
 
 def awaiting_workshops(rights: Rights) -> QuerySet[Workshop]:
     """Return the workshops that this person could decide on, the next to begin first."""
-    teams = rights.teams_with(DECIDES)
+
+    def could(seat: Rights) -> Q:
+        return below(seat.teams_with(DECIDES), "team__") & ~Q(organiser=seat.user)
+
     return (
-        Workshop.objects.filter(below(teams, "team__"), approval=Approval.AWAITING, cancelled_at=None)
+        Workshop.objects.filter(_any_seat(rights, could), approval=Approval.AWAITING, cancelled_at=None)
         .exclude(organiser=rights.user)
         .select_related("team", "organiser", "flavor", "flavor__device_model")
         .order_by("starts_at", "id")

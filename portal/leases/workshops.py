@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -23,29 +23,28 @@ from portal.catalog.services import cost_milli
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
+from portal.leases.approvers import absent, approvers, audited, said_by
 from portal.leases.attendees import MOST_SEATS, AttendeeList
 from portal.leases.budget_gate import Expense, admit, hold_budgets, is_limited
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest, Workshop, WorkshopSeat
 from portal.leases.requests import (
     RequestSpec,
-    approvers,
     check_may_ask,
     check_spec,
     needs_approval,
     quote_of,
     submit_request,
 )
-from portal.leases.selectors import is_booked, waiting_count
+from portal.leases.selectors import is_booked, visible_workshops, waiting_count
 from portal.leases.states import Approval, RequestState
 from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.models import Role, Team
-from portal.teams.selectors import Rights, below
+from portal.teams.selectors import Rights
 
 LEAST_WAIT = timedelta(minutes=1)
-DECIDES = (Role.ADMIN, Role.APPROVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def create_workshop(
             rights.user, "workshop.made", made.uid, at=now, team_id=team.pk, seats=len(people.people)
         )  # fmt: skip
         if is_large:
-            others = [user for user in approvers(team) if user.pk != rights.user.pk]
+            others = approvers(team, besides=[rights.user.pk])
             notify(
                 others, "workshop.awaits_approval", target=made.uid, at=now,
                 by=str(rights.user), name=made.name, seats=len(people.people),
@@ -232,10 +231,12 @@ def approve_workshop(
         if now >= locked.starts_at:
             raise Conflict(_("It was to begin already. Ask its organiser for another time."))
         ask_for_seats(locked, now=now)
-        record(actor, "workshop.approved", locked.uid, at=now, team_id=locked.team_id)
+        record(
+            actor, "workshop.approved", locked.uid, at=now, team_id=locked.team_id, **audited(locked.decided_for)
+        )  # fmt: skip
         notify(
             [locked.organiser], "workshop.approved", target=locked.uid, at=now,
-            by=str(actor), name=locked.name,
+            **said_by(actor, locked.decided_for), name=locked.name,
         )  # fmt: skip
     return locked
 
@@ -246,10 +247,12 @@ def reject_workshop(*, workshop: Workshop, actor: User, rights: Rights, note: st
     if not note.strip():
         raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
     locked = _decide(workshop, Approval.REJECTED, actor, rights, note, now)
-    record(actor, "workshop.rejected", locked.uid, at=now, team_id=locked.team_id)
+    record(
+        actor, "workshop.rejected", locked.uid, at=now, team_id=locked.team_id, **audited(locked.decided_for)
+    )  # fmt: skip
     notify(
         [locked.organiser], "workshop.rejected", target=locked.uid, at=now,
-        by=str(actor), note=note[:300], name=locked.name,
+        **said_by(actor, locked.decided_for), note=note[:300], name=locked.name,
     )  # fmt: skip
     return locked
 
@@ -258,18 +261,27 @@ def _decide(
     workshop: Workshop, approval: str, actor: User, rights: Rights, note: str, now: datetime
 ) -> Workshop:
     """Write a decision on a workshop that waits, or raise Forbidden, NotFound or Conflict."""
-    rights.require(workshop.team, *DECIDES)
-    locked = lock_workshop(workshop)
-    if locked.organiser_id == actor.pk:
+    seats = rights.require_seats(workshop.team, workshop.organiser_id)
+    if not seats:
         raise Forbidden(_("Nobody decides on a workshop of their own."))
+    locked = lock_workshop(workshop)
     if locked.approval != Approval.AWAITING or locked.cancelled_at is not None:
         raise Conflict(_("This workshop does not wait for approval any more."))
     locked.approval, locked.decided_by, locked.decided_at = approval, actor, now
+    locked.decided_for = absent(seats[0])
     locked.decision_note = note[:300]
     if approval == Approval.REJECTED:
         locked.cancelled_at = locked.settled_at = now
     locked.save(
-        update_fields=["approval", "decided_by", "decided_at", "decision_note", "cancelled_at", "settled_at"]
+        update_fields=[
+            "approval",
+            "decided_by",
+            "decided_for",
+            "decided_at",
+            "decision_note",
+            "cancelled_at",
+            "settled_at",
+        ]
     )
     return locked
 
@@ -416,13 +428,6 @@ def may_manage_workshop(rights: Rights, workshop: Workshop) -> bool:
 def may_see_people(rights: Rights, workshop: Workshop) -> bool:
     """Say whether this person sees who is in the workshop and who came."""
     return may_manage_workshop(rights, workshop) or rights.has(workshop.team, Role.APPROVER)
-
-
-def visible_workshops(rights: Rights) -> QuerySet[Workshop]:
-    """Return the workshops of one's teams, and those one has a seat in, the newest first."""
-    own = Q(pk__in=WorkshopSeat.objects.filter(user=rights.user).values("workshop"))
-    rows = Workshop.objects.filter(own | below(rights.teams_with(Role.values), "team__"))
-    return rows.select_related("team", "organiser", "flavor__device_model", "decided_by")
 
 
 def workshop_in_sight(rights: Rights, workshop: Workshop) -> bool:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Final
+
 from django.conf import settings
-from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import ArrayField, RangeOperators
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -176,3 +180,81 @@ class TeamInvitation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} in {self.team_id} until {self.expires_at}"
+
+
+MOST_DELEGATED: Final = timedelta(days=90)
+
+
+class RunningDelegations(models.Manager["Delegation"]):
+    """The delegations that hold now, by the database's clock, of people who still have an account."""
+
+    def get_queryset(self) -> models.QuerySet[Delegation]:
+        """Leave out what has not begun, is over or was ended."""
+        rows = super().get_queryset().filter(ended_at=None, starts_at__lte=Now(), ends_at__gt=Now())
+        return rows.filter(delegator__is_active=True, deputy__is_active=True)
+
+
+class Delegation(models.Model):
+    """From ``starts_at`` until before ``ends_at`` the deputy decides on requests in the delegator's place.
+
+    One deputy at a time; the deputy has the roles of approver and team admin that the delegator has at each moment, to
+    decide with and for nothing else. ``ended_at`` is set where one of both ended it before its time.
+    """
+
+    delegator = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="delegations"
+    )
+    deputy = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    reason = models.CharField(max_length=300)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    created_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_index=False,
+    )
+
+    objects = models.Manager()
+    running = RunningDelegations()
+
+    class Meta:
+        ordering = ["-starts_at", "-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=~Q(delegator=F("deputy")), name="delegation_is_to_somebody_else"
+            ),
+            models.CheckConstraint(condition=~Q(reason=""), name="delegation_has_a_reason"),
+            models.CheckConstraint(
+                condition=Q(
+                    starts_at__gte=F("created_at"),
+                    ends_at__gt=F("starts_at"),
+                    ends_at__lte=F("starts_at") + Value(MOST_DELEGATED),
+                ),
+                name="delegation_is_bounded",
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at=None, ended_by=None)
+                | Q(ended_at__isnull=False, ended_at__gte=F("created_at"), ended_at__lt=F("ends_at"))
+                & (Q(ended_by=F("delegator")) | Q(ended_by=F("deputy"))),
+                name="delegation_is_ended_by_one_of_both",
+            ),
+            ExclusionConstraint(
+                name="delegation_to_one_at_a_time",
+                expressions=[
+                    (
+                        Func(F("delegator_id"), F("delegator_id") + 1, function="int8range"),
+                        RangeOperators.OVERLAPS,
+                    ),
+                    (Func(F("starts_at"), F("ends_at"), function="tstzrange"), RangeOperators.OVERLAPS),
+                ],
+                condition=Q(ended_at=None),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.deputy_id} for {self.delegator_id} until {self.ends_at}"

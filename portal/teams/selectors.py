@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
 from portal.common.errors import Forbidden, NotFound
 from portal.common.rows import Rows
-from portal.common.sql import fetch
-from portal.teams.models import Membership, Role, Team
+from portal.common.sql import fetch, in_sql
+from portal.teams.models import Delegation, Membership, Role, Team
 
 _TEAMS = Rows(Team)
-_HELD = """
-SELECT m.team_id, m.role, t.name, t.parent_id IS NULL FROM teams_membership m JOIN teams_team t ON t.id = m.team_id
-WHERE m.user_id = %s AND (m.ends_at IS NULL OR m.ends_at > statement_timestamp()) ORDER BY m.id
-"""
 DECIDES = frozenset({Role.APPROVER, Role.ADMIN})
+# The roles of a person, and those by which people decide whose deputy they are now.
+_HELD = f"""
+SELECT m.team_id, m.role, t.name, t.parent_id IS NULL, NULL::bigint AS delegator, NULL::timestamptz, m.id
+  FROM teams_membership m JOIN teams_team t ON t.id = m.team_id
+ WHERE m.user_id = %(user)s AND (m.ends_at IS NULL OR m.ends_at > statement_timestamp())
+ UNION ALL
+SELECT m.team_id, m.role, t.name, t.parent_id IS NULL, d.delegator_id, d.starts_at, m.id
+  FROM teams_delegation d
+  JOIN accounts_user u ON u.id = d.delegator_id AND u.is_active
+  JOIN teams_membership m ON m.user_id = d.delegator_id AND m.role IN {in_sql(DECIDES)}
+   AND (m.ends_at IS NULL OR m.ends_at > statement_timestamp())
+  JOIN teams_team t ON t.id = m.team_id
+ WHERE d.deputy_id = %(user)s AND d.ended_at IS NULL
+   AND d.starts_at <= statement_timestamp() AND d.ends_at > statement_timestamp()
+ ORDER BY delegator NULLS FIRST, 7
+"""  # noqa: S608 (our own roles)
 SEES_TEAM = frozenset({Role.RESEARCHER, Role.ADMIN, Role.APPROVER, Role.FINANCE, Role.OPERATOR})
 
 
@@ -31,18 +45,53 @@ def operators() -> list[User]:
 
 @dataclass(frozen=True)
 class Rights:
-    """A person's memberships, read once per request: (team id, role) pairs."""
+    """A person's memberships, read once per request: (team id, role) pairs.
+
+    ``since`` is set on the rights of somebody for whom a deputy decides: from when on the deputy does.
+    """
 
     user: User
+    since: datetime | None = None
+
+    @cached_property
+    def _read(self) -> list[tuple[Any, ...]]:
+        return fetch(_HELD, {"user": self.user.pk})
 
     @cached_property
     def _rows(self) -> list[tuple[int, str, str, bool]]:
-        return [(row[0], row[1], row[2], row[3]) for row in fetch(_HELD, [self.user.pk])]
+        return [(row[0], row[1], row[2], row[3]) for row in self._read if row[4] is None]
 
     @cached_property
     def held(self) -> tuple[tuple[int, str], ...]:
         """Return the (team id, role) pairs of this person."""
         return tuple((team, role) for team, role, _name, _is_root in self._rows)
+
+    @cached_property
+    def stands_in_for(self) -> tuple[Rights, ...]:
+        """Return the rights to decide of those whose deputy this person is now, for somebody with a role of their own.
+
+        They are the delegator's roles of approver and team admin as they are now; what a delegator decides as a deputy
+        is not handed on.
+        """
+        since = {row[4]: row[5] for row in self._read if row[4] is not None} if self.held else {}
+        people = User.objects.in_bulk(since) if since else {}
+        seats = []
+        for pk, begun in since.items():
+            seat = Rights(people[pk], begun)
+            seat.__dict__["held"] = tuple((row[0], row[1]) for row in self._read if row[4] == pk)
+            seat.__dict__["stands_in_for"] = ()
+            seats.append(seat)
+        return tuple(seats)
+
+    @property
+    def seats(self) -> tuple[Rights, ...]:
+        """Return in whose place this person decides: their own first, then of those whose deputy they are."""
+        return (self, *self.stands_in_for)
+
+    @property
+    def may_decide(self) -> bool:
+        """Say whether there is any team in which this person decides on requests, also as a deputy."""
+        return self.has_anywhere(*DECIDES) or bool(self.stands_in_for)
 
     def name_of(self, team_id: int) -> str:
         """Return the name of a team in which a role is held directly; "" of any other."""
@@ -78,12 +127,29 @@ class Rights:
         """Finance of the organisation owns prices and months; finance of a team sees its invoices only."""
         return Role.FINANCE in self.held_on_root
 
+    def require_seats(self, team: Team, *parties: int | None) -> list[Rights]:
+        """Return in whose place this person decides for the team on what ``parties`` (ids of people) ask for.
+
+        Empty where it is their own, or only that of those whose deputy this person is: nobody decides on what is
+        their own through a deputy. Raises NotFound and Forbidden as ``require`` does.
+        """
+        seats = [seat for seat in self.seats if seat.has(team, *DECIDES)]
+        if not seats:
+            self.require(team, *DECIDES)
+        return [] if self.user.pk in parties else [seat for seat in seats if seat.user.pk not in parties]
+
     def require(self, team: Team, *roles: str) -> None:
         """Raise NotFound when the team is not visible, Forbidden when the role is missing."""
         if not self.has(team, *SEES_TEAM):
             raise NotFound
         if not self.has(team, *roles):
             raise Forbidden
+
+
+def deputies_of(people: Iterable[User]) -> list[User]:
+    """Return who stands in for one of these people now."""
+    rows = Delegation.running.filter(delegator__in=[user.pk for user in people])
+    return [row.deputy for row in rows.select_related("deputy").order_by("pk")]
 
 
 def below(team_ids: Iterable[int], prefix: str = "") -> Q:

@@ -24,7 +24,6 @@ from portal.web.announcements import shown_announcements
 # Counted on every page.
 _UNREAD = "SELECT count(*) FROM notifications_notification WHERE user_id = %s AND read_at IS NULL"
 ASKS = (Role.RESEARCHER, Role.ADMIN)
-DECIDES = (Role.APPROVER, Role.ADMIN)
 RANK = (Role.OPERATOR, Role.FINANCE, Role.ADMIN, Role.APPROVER, Role.RESEARCHER)
 
 
@@ -73,7 +72,7 @@ def role_text(rights: Rights) -> str:
 
 def _common(request: HttpRequest) -> list[NavigationEntry]:
     rights = rights_of(request)
-    asks, decides = rights.has_anywhere(*ASKS), rights.has_anywhere(*DECIDES)
+    asks, decides = rights.has_anywhere(*ASKS), rights.may_decide
     ((unread,),) = fetch(_UNREAD, [rights.user.pk])
     waiting = decisions_waiting(rights) if decides else 0
     entries = [NavigationEntry("home", _("Home"), "home")]

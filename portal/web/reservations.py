@@ -21,6 +21,7 @@ from portal.common.zones import SkippedTimeError, instant_of, zone_named
 from portal.leases import reservations
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec
+from portal.leases.selectors import visible_series
 from portal.leases.states import Approval, Repeat
 from portal.teams.models import Role, Team
 from portal.teams.selectors import visible_teams
@@ -245,7 +246,7 @@ def cancel(request: HttpRequest, uid: str) -> HttpResponse:
 
 
 def _shown(request: HttpRequest, form: ReservationForm | None, *, status: int = 200) -> HttpResponse:
-    found = reservations.visible_series(rights_of(request))[:200]
+    found = visible_series(rights_of(request))[:200]
     context = {"form": form, "rows": [_row(series) for series in found]}
     return render(request, "web/reservations.html", context, status=status)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import auth, design, forecasts, invitation, labels, lists, reservations
+from portal.web import auth, deputies, design, forecasts, invitation, labels, lists, reservations
 from portal.web.calendar import page as calendar
 from portal.web.devices import grant as device_grant
 from portal.web.devices import page as devices
@@ -49,6 +49,8 @@ urlpatterns = [
     path("requests/<str:uid>/decide/", requests_approvals.decide, name="request_decide"),
     path("forecasts/", forecasts.page, name="forecasts"),
     path("approvals/", requests_approvals.page, name="approvals"),
+    path("approvals/deputies/", deputies.page, name="deputies"),
+    path("approvals/deputies/<int:key>/end/", deputies.end, name="deputy_end"),
     path("leases/", lists.leases, name="leases"),
     path("leases/<str:uid>/", leases.page, name="lease"),
     path("leases/<str:uid>/terminal/", lease_terminal.terminal, name="lease_terminal"),

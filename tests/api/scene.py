@@ -43,6 +43,7 @@ from portal.leases.templates import save_template
 from portal.leases.workshops import WorkshopSpec, create_workshop
 from portal.notifications.announcements import announce_to_people
 from portal.notifications.contact_points import add_contact_point
+from portal.notifications.delegations import name_deputy
 from portal.notifications.services import notify
 from portal.policies.services import save_policy
 from portal.quotas.cohorts import create_cohort
@@ -97,6 +98,7 @@ def scene(world: World) -> dict[str, str]:
         "provider": _provider(world),
         "announcement": _announcement(world),
         "invitation": _invitation(world),
+        "delegation": _delegation(world),
         "session": _signed_in(world),
         "guarded": _guarded(world),
         **requests,
@@ -161,6 +163,16 @@ def _invitation(world: World) -> str:
     )
     TeamInvitation.objects.filter(pk=made.row.pk).update(digest=digest_of(INVITED))
     return str(made.row.pk)
+
+
+def _delegation(world: World) -> str:
+    """Return the key of a delegation of the approver's to alice."""
+    now = timezone.now()
+    made = name_deputy(
+        rights=world.rights("approver"), deputy="alice", starts_at=None, ends_at=now + timedelta(days=7),
+        reason="holiday", now=now,
+    )  # fmt: skip
+    return str(made.pk)
 
 
 def _announcement(world: World) -> str:

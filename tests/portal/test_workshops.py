@@ -19,6 +19,7 @@ from portal.leases.attendees import AttendeeList, find_attendees
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease, LeaseRequest, Placement, Workshop
 from portal.leases.seats import claim_at_sign_in, claim_seat, return_unclaimed, seats_ahead, seats_of
+from portal.leases.selectors import visible_workshops
 from portal.leases.workshops import (
     WorkshopSpec,
     add_attendees,
@@ -28,7 +29,6 @@ from portal.leases.workshops import (
     create_workshop,
     reject_workshop,
     remove_attendee,
-    visible_workshops,
     workshop_named,
 )
 from portal.teams.models import Membership, Role

@@ -59,7 +59,7 @@ def homes_of(rights: Rights) -> list[Home]:
         found.append(FINANCE)
     if rights.has_anywhere(Role.ADMIN):
         found.append(ADMIN)
-    if rights.has_anywhere(Role.APPROVER):
+    if rights.has_anywhere(Role.APPROVER) or rights.stands_in_for:
         found.append(APPROVER)
     if rights.has_anywhere(*ASKS) or not found:
         found.append(RESEARCHER)

@@ -73,6 +73,7 @@ class WaitingExtension:
     by: str
     asked_at: datetime
     offer: Extension
+    for_whom: str = ""
 
 
 @require_safe

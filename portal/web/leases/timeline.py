@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
+from portal.accounts.models import User
 from portal.leases.approvals import NOBODY_DECIDED
 from portal.leases.failures import failure_text
 from portal.leases.models import ApprovalStep, Lease, LeaseEvent, LeaseRequest, RequestEvent
@@ -83,7 +84,7 @@ def request_steps(
     # The last approval is the step into the queue; what it let through where that was less is said here.
     moments += [
         (step.at, ORDER.index(R.AWAITING_APPROVAL), _approval_step(step))
-        for step in ApprovalStep.objects.filter(request=request).select_related("approver")
+        for step in ApprovalStep.objects.filter(request=request).select_related("approver", "on_behalf_of")
         if step.is_less or step.at != request.decided_at
     ]
     # Of several leases each step says which it is of.
@@ -154,7 +155,7 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> TimelineStep:
     title, icon, tone = REQUEST_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
     actor = ""
     if request.decided_by and event.at == request.decided_at:
-        actor = _("by %(who)s") % {"who": request.decided_by}
+        actor = _("by %(who)s") % {"who": decider_text(request.decided_by, request.decided_for)}
         if event.now == R.QUEUED:
             title = _("Approved, in the queue")
     elif event.now == R.SUBMITTED:
@@ -162,9 +163,20 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> TimelineStep:
     return TimelineStep(str(title), event.at, _reason(event.reason), actor, icon, tone)
 
 
+def decider_text(actor: User, decided_for: User | None) -> str:
+    """Return who decided, and in whose place."""
+    if decided_for is None:
+        return str(actor)
+    return _("%(who)s for %(whom)s") % {"who": actor, "whom": decided_for}
+
+
 def step_text(step: ApprovalStep) -> str:
     """Return who approved, and what of it where it was less than asked for."""
-    facts = {"who": step.approver, "n": step.count, "time": span(step.duration_s)}
+    facts = {
+        "who": decider_text(step.approver, step.on_behalf_of),
+        "n": step.count,
+        "time": span(step.duration_s),
+    }
     if step.is_less:
         return _("%(who)s approved %(n)d for %(time)s") % facts
     return _("%(who)s approved it as it is") % facts

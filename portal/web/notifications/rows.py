@@ -23,6 +23,7 @@ from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
 from portal.teams.models import Role
 from portal.web.figures import span
+from portal.web.notifications.delegations import DELEGATION_KINDS, decider
 from portal.web.notifications.workshops import WORKSHOP_KINDS
 
 Facts = dict[str, Any]
@@ -88,6 +89,8 @@ def _object(target: str) -> str:
 def _url(row: Notification, facts: Facts) -> str:
     if row.kind in ABOUT_NODES:
         return _node_url(facts)
+    if row.kind in DELEGATION_KINDS:
+        return reverse("web:deputies")
     if row.kind == "role.ends_soon" and facts.get("team"):
         return reverse("web:team", args=[facts["team"]])
     if row.kind == "budget.reached" and facts.get("team"):
@@ -172,14 +175,14 @@ def _extension_awaits(f: Facts) -> str:
 
 def _extension_approved(f: Facts) -> str:
     return _("%(who)s approved more time for your lease; it ends %(at)s now.") % {
-        "who": f.get("by", "?"),
+        "who": decider(f),
         "at": _at(f, "not_after"),
     }
 
 
 def _extension_rejected(f: Facts) -> str:
     return _("%(who)s rejected more time for your lease: %(note)s") % {
-        "who": f.get("by", "?"),
+        "who": decider(f),
         "note": f.get("note", "?"),
     }
 
@@ -189,12 +192,12 @@ def _series_awaits(f: Facts) -> str:
 
 
 def _series_approved(f: Facts) -> str:
-    return _("%(who)s approved your reservation; its times are being booked.") % {"who": f.get("by", "?")}
+    return _("%(who)s approved your reservation; its times are being booked.") % {"who": decider(f)}
 
 
 def _series_rejected(f: Facts) -> str:
     return _("%(who)s rejected your reservation: %(note)s") % {
-        "who": f.get("by", "?"),
+        "who": decider(f),
         "note": f.get("note", "?"),
     }
 
@@ -202,19 +205,19 @@ def _series_rejected(f: Facts) -> str:
 def _approved(f: Facts) -> str:
     if "duration_s" in f:
         return _approved_less(f)
-    return _("%(who)s approved your request; it is in the queue now.") % {"who": f.get("by", "?")}
+    return _("%(who)s approved your request; it is in the queue now.") % {"who": decider(f)}
 
 
 def _approved_less(f: Facts) -> str:
     return _("%(who)s approved %(n)s for %(time)s of your request; it is in the queue now.") % {
-        "who": f.get("by", "?"),
+        "who": decider(f),
         "n": f.get("count", "?"),
         "time": span(f.get("duration_s")) or "?",
     }
 
 
 def _awaits_second(f: Facts) -> str:
-    return _("%(who)s approved a large request. It needs your approval too.") % {"who": f.get("by", "?")}
+    return _("%(who)s approved a large request. It needs your approval too.") % {"who": decider(f)}
 
 
 def _overdue(f: Facts) -> str:
@@ -237,7 +240,7 @@ def _timed_out(f: Facts) -> str:
 
 
 def _rejected(f: Facts) -> str:
-    return _("%(who)s rejected your request and says why.") % {"who": f.get("by", "?")}
+    return _("%(who)s rejected your request and says why.") % {"who": decider(f)}
 
 
 def _at(f: Facts, name: str) -> str:
@@ -612,5 +615,6 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "reservation.rejected": ("circle-x", "bad", _series_rejected),
     "extension.rejected": ("circle-x", "bad", _extension_rejected),
     **WORKSHOP_KINDS,
+    **DELEGATION_KINDS,
 }
 KINDS = frozenset(_KINDS)

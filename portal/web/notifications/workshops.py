@@ -8,13 +8,14 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from portal.common.moments import moment_of
+from portal.web.notifications.delegations import decider
 
 Facts = dict[str, Any]
 
 
 def _said(sentence: str, f: Facts) -> str:
     facts = {name: f.get(name, "?") for name in ("name", "by", "note", "seats", "came", "missing")}
-    return sentence % {**facts, "at": moment_of(f.get("starts_at")) or "?"}
+    return sentence % {**facts, "by": decider(f), "at": moment_of(f.get("starts_at")) or "?"}
 
 
 def _awaits(f: Facts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -24,7 +24,7 @@ from portal.catalog.models import Rate
 from portal.catalog.pricing import quote_at
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.common.moments import moment
-from portal.leases.approvals import approve_request, needs_second, reject_request, terms_of
+from portal.leases.approvals import approve_request, needs_second, open_seats, reject_request, terms_of
 from portal.leases.effects import QueueEffect, effects_on_queue
 from portal.leases.models import ApprovalStep, LeaseRequest, Reservation, Workshop
 from portal.leases.requests import held, quote_of
@@ -39,7 +39,6 @@ from portal.leases.selectors import (
 from portal.leases.states import Repeat, RequestState
 from portal.leases.workshops import spec_of_workshop
 from portal.quotas.models import Quota
-from portal.teams.models import Role
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import MaybeDuration, NoteForm
@@ -71,6 +70,7 @@ class Decision:
     hours: str = ""
     is_job: bool = False
     needs_second: bool = False
+    for_whom: str = ""
     given: Sequence[str] = ()
 
 
@@ -98,6 +98,7 @@ class SeriesDecision:
     whole: str
     price: Decimal | None
     currency: str
+    for_whom: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,14 @@ class WorkshopDecision:
     seats: int
     price: Decimal | None
     currency: str
+    for_whom: str = ""
 
 
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
     """Show what waits for this person's decision, the oldest first."""
     rights = rights_of(request)
-    if not rights.has_anywhere(Role.APPROVER, Role.ADMIN):
+    if not rights.may_decide:
         raise Forbidden(_("Approvals are for approvers and team admins."))
     return render(request, "web/approvals.html", inbox(request, rights))
 
@@ -125,23 +127,32 @@ def inbox(request: HttpRequest, rights: Rights) -> dict[str, Any]:
     """Return what waits for a person's decision, as the inbox and the home of approvers show it."""
     shown = Paginator(awaiting_approval(rights), PER_PAGE).get_page(request.GET.get("page"))
     waiting = [
-        view for one in awaiting_extensions(rights)[:MOST_EXTENSIONS] if (view := waiting_view(one.lease))
+        replace(
+            view, for_whom=_for_whom(rights.require_seats(one.lease.team, one.lease.user_id, one.asked_by_id))
+        )
+        for one in awaiting_extensions(rights)[:MOST_EXTENSIONS]
+        if (view := waiting_view(one.lease))
     ]
     series = awaiting_series(rights)[:MOST_EXTENSIONS]
     rates, unit = rates_by_model(one.flavor.device_model_id for one in series), currency()
     return {
         "page": shown,
-        "decisions": decisions(shown.object_list),
+        "decisions": decisions(shown.object_list, rights),
         "extensions": waiting,
-        "series": [_series_decision(one, rates[one.flavor.device_model_id], unit) for one in series],
+        "series": [_series_decision(one, rates[one.flavor.device_model_id], unit, rights) for one in series],
         "workshops": [
-            _workshop_decision(one, unit)
+            _workshop_decision(one, unit, rights)
             for one in awaiting_workshops(rights).annotate(n_seats=Count("seats"))[:MOST_EXTENSIONS]
         ],
     }
 
 
-def _workshop_decision(workshop: Workshop, unit: str) -> WorkshopDecision:
+def _for_whom(seats: Sequence[Rights]) -> str:
+    """Return in whose place a person would decide; "" where by rights of their own."""
+    return str(seats[0].user) if seats and seats[0].since else ""
+
+
+def _workshop_decision(workshop: Workshop, unit: str, rights: Rights) -> WorkshopDecision:
     seats: int = workshop.n_seats  # type: ignore[attr-defined]
     spec = spec_of_workshop(workshop).of_one
     try:
@@ -156,10 +167,11 @@ def _workshop_decision(workshop: Workshop, unit: str) -> WorkshopDecision:
         seats=seats,
         price=price,
         currency=unit,
+        for_whom=_for_whom(rights.require_seats(workshop.team, workshop.organiser_id)),
     )
 
 
-def _series_decision(series: Reservation, rates: Sequence[Rate], unit: str) -> SeriesDecision:
+def _series_decision(series: Reservation, rates: Sequence[Rate], unit: str, rights: Rights) -> SeriesDecision:
     spec = spec_of_series(series)
     whole_s, starts_at = held_s(spec), series.starts_at.replace(microsecond=0)
     wanted = DiscountWanted(series.team_id, False, starts_at, starts_at + timedelta(seconds=whole_s))
@@ -186,6 +198,7 @@ def _series_decision(series: Reservation, rates: Sequence[Rate], unit: str) -> S
         whole=span(whole_s) or "",
         price=price,
         currency=unit,
+        for_whom=_for_whom(rights.require_seats(series.team, series.author_id)),
     )
 
 
@@ -221,19 +234,26 @@ def decide(request: HttpRequest, uid: str) -> HttpResponse:
     return done(request, said, "web:approvals")
 
 
-def decisions(requests: Iterable[LeaseRequest]) -> list[Decision]:
+def decisions(requests: Iterable[LeaseRequest], rights: Rights) -> list[Decision]:
     """Return requests ready to decide on, with the room of their teams and what they do to others; few queries."""
     rows = list(requests)
     prefetch_related_objects(
-        rows, Prefetch("approval_steps", ApprovalStep.objects.select_related("approver"))
+        rows, Prefetch("approval_steps", ApprovalStep.objects.select_related("approver", "on_behalf_of"))
     )
     effects = effects_on_queue(rows)
     owners = {pk for r in rows for pk in r.team.lineage}
     quotas = {q.team_id: q for q in Quota.objects.filter(team_id__in=owners).select_related("team")}
     return [
-        _decision(request, row, quotas, effects.get(request.pk))
+        replace(
+            _decision(request, row, quotas, effects.get(request.pk)), for_whom=_seat_name(request, rights)
+        )
         for request, row in zip(rows, request_rows(rows, with_estimates=False), strict=True)
     ]
+
+
+def _seat_name(request: LeaseRequest, rights: Rights) -> str:
+    seats = rights.require_seats(request.team, request.author_id)
+    return _for_whom(open_seats(request, seats, rights.user))
 
 
 def effect_text(effect: QueueEffect | None) -> str:

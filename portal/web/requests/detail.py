@@ -133,4 +133,4 @@ def _decision(rights: Rights, found: LeaseRequest) -> Decision | None:
     """Return what this person needs to decide on the request, or None when it is not theirs to decide."""
     if found.state != RequestState.AWAITING_APPROVAL:
         return None
-    return next(iter(decisions(awaiting_approval(rights).filter(pk=found.pk))), None)
+    return next(iter(decisions(awaiting_approval(rights).filter(pk=found.pk), rights)), None)

@@ -16,6 +16,7 @@ from portal.common.errors import BerthError, Conflict, Forbidden, Invalid
 from portal.leases.attendees import find_attendees
 from portal.leases.models import Workshop
 from portal.leases.seats import CAME, NO_SLICE, claim_seat, own_seat, seats_of
+from portal.leases.selectors import visible_workshops
 from portal.leases.states import Approval
 from portal.leases.workshop_quotes import quote_workshop
 from portal.leases.workshops import (
@@ -29,7 +30,6 @@ from portal.leases.workshops import (
     may_see_people,
     reject_workshop,
     remove_attendee,
-    visible_workshops,
     workshop_named,
 )
 from portal.teams.models import Role, Team
