@@ -117,6 +117,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "portal.accounts.sessions.keep_session",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "portal.web.impersonation.SeenAs",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "portal.accounts.zones.OwnTimeZone",
     "django.contrib.messages.middleware.MessageMiddleware",

@@ -36,7 +36,7 @@ from portal.leases import (
     reservations,
     seats,
 )
-from portal.notifications import delegations, delivering, memberships
+from portal.notifications import delegations, delivering, impersonations, memberships
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.hours import roll_up_hours
 from portal.telemetry.rollups import roll_up_minutes
@@ -145,7 +145,7 @@ def roll_up() -> None:
     """Store the last minutes and hours of telemetry, what sleeping saved by them, and which nodes were heard.
 
     And, once a minute as well, tell people of roles that end soon, clear away those that have,
-    and tell of deputies. Every few minutes
+    tell of deputies, and end what operators saw as somebody else. Every few minutes
     look which leases idle.
     """
     roll_up_minutes(now=db_now())
@@ -156,6 +156,7 @@ def roll_up() -> None:
     with_retries(lambda: note_presence(now=db_now()))
     with_retries(lambda: memberships.tell_of_ends(now=db_now()))
     with_retries(lambda: memberships.clear_ended_roles(now=db_now()))
+    with_retries(lambda: impersonations.end_overdue(now=db_now()))
     with_retries(lambda: delegations.tell_of_delegations(now=db_now()))
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Final
+
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q, Value
 from django.utils.translation import gettext_lazy as _
 
 
@@ -160,3 +163,47 @@ class DeviceCode(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} {self.user_code}"
+
+
+LONGEST_IMPERSONATION: Final = timedelta(minutes=30)
+
+
+class Impersonation(models.Model):
+    """An operator sees the portal as a person does, reading only, until ``ends_at`` or until they leave.
+
+    ``ended_at`` is None while it lasts and until the person was told of it.
+    """
+
+    operator = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    person = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    reason = models.CharField(max_length=300)
+    began_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["operator"], condition=Q(ended_at=None), name="one_impersonation_at_a_time"
+            ),
+            models.CheckConstraint(condition=~Q(operator=F("person")), name="impersonation_is_of_another"),
+            models.CheckConstraint(condition=~Q(reason=""), name="impersonation_has_a_reason"),
+            models.CheckConstraint(
+                condition=Q(
+                    ends_at__gt=F("began_at"), ends_at__lte=F("began_at") + Value(LONGEST_IMPERSONATION)
+                ),
+                name="impersonation_is_short",
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at=None) | Q(ended_at__gte=F("began_at"), ended_at__lte=F("ends_at")),
+                name="impersonation_ends_in_its_time",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.operator_id} as {self.person_id} until {self.ends_at}"

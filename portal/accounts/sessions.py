@@ -27,6 +27,8 @@ from portal.common.rows import Rows
 
 log = logging.getLogger(__name__)
 BEGAN, PLACE, BROWSER = "_began", "_place", "_browser"
+# Under this key a session keeps which impersonation of its operator is on.
+SEEN_AS = "_seen_as"
 TOUCH_EVERY = timedelta(minutes=1)
 _SESSIONS = Rows(BrowserSession)
 

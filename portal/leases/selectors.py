@@ -161,6 +161,8 @@ def may_manage_lease(rights: Rights, lease: Lease) -> bool:
 
 def may_see_access(rights: Rights, lease: Lease) -> bool:
     """Say whether this person may see how to connect: the holder and the team's admins."""
+    if rights.is_seen:
+        return False
     return lease.user_id == rights.user.pk or rights.has(lease.team, Role.ADMIN)
 
 

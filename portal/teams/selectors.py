@@ -47,11 +47,13 @@ def operators() -> list[User]:
 class Rights:
     """A person's memberships, read once per request: (team id, role) pairs.
 
-    ``since`` is set on the rights of somebody for whom a deputy decides: from when on the deputy does.
+    ``since`` is set on the rights of somebody for whom a deputy decides: from when on the deputy does. ``is_seen``:
+    it is an operator who looks at what the person sees, without their secrets.
     """
 
     user: User
     since: datetime | None = None
+    is_seen: bool = False
 
     @cached_property
     def _read(self) -> list[tuple[Any, ...]]:

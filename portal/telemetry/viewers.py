@@ -15,7 +15,7 @@ from django.utils.crypto import constant_time_compare
 
 from portal.accounts.models import ApiToken, BrowserSession, User
 from portal.accounts.selectors import entering, live_token
-from portal.accounts.sessions import SessionStore
+from portal.accounts.sessions import SEEN_AS, SessionStore
 from portal.accounts.sign_in_attempts import bad_tokens
 from portal.common.addresses import believed
 from portal.teams.models import Membership
@@ -115,7 +115,8 @@ def _by_sessions(keys: Collection[str], now: datetime) -> dict[tuple[str, int], 
     """Return the visitors behind the sessions that are alive and whose password has not changed since."""
     rows = BrowserSession.objects.filter(session_key__in=keys, expire_date__gt=now)
     said = {row.session_key: SessionStore().decode(row.session_data) for row in rows}
-    ids = {key: str(data.get(SESSION_KEY, "")) for key, data in said.items()}
+    # While an operator sees the portal as somebody else no socket is theirs: it would show what they see themselves.
+    ids = {key: str(data.get(SESSION_KEY, "")) for key, data in said.items() if SEEN_AS not in data}
     wanted = [int(pk) for pk in ids.values() if pk.isdigit()]
     users = {str(user.pk): user for user in User.objects.filter(entering(), pk__in=wanted)}
     found: dict[tuple[str, int], Viewer] = {}

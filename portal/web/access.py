@@ -23,7 +23,7 @@ def rights_of(request: HttpRequest) -> Rights:
     """Return the person's rights, read once per HTTP request."""
     found: Rights | None = getattr(request, "berth_rights", None)
     if found is None:
-        found = Rights(person(request))
+        found = Rights(person(request), is_seen=hasattr(request, "impersonation"))
         request.berth_rights = found  # type: ignore[attr-defined]
     return found
 

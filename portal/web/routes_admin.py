@@ -11,6 +11,7 @@ from portal.web import (
     cycles,
     discounts,
     flavors,
+    impersonation,
     labels,
     mailings,
     maintenance,
@@ -187,5 +188,7 @@ urlpatterns = [
     path("operations/maintenance/<str:uid>/", maintenance.window, name="window"),
     path("operations/maintenance/<str:uid>/change/", maintenance.change, name="window_change"),
     path("operations/maintenance/<str:uid>/cancel/", maintenance.cancel, name="window_cancel"),
+    path("operations/see-as/", impersonation.page, name="see_as"),
+    path("operations/see-as/end/", impersonation.end, name="see_as_end"),
     path("operations/audit/", audit.page, name="audit"),
 ]

@@ -146,6 +146,17 @@ def _role_ended(f: Facts) -> str:
     return _("Your role in %(team)s (%(role)s) has ended.") % _role_facts(f)
 
 
+def _seen_as(f: Facts) -> str:
+    return _(
+        "%(who)s, an operator, saw the portal as you from %(begin)s to %(end)s and changed nothing: %(reason)s"
+    ) % {
+        "who": f.get("by", "?"),
+        "begin": _at(f, "began_at"),
+        "end": _at(f, "ended_at"),
+        "reason": f.get("reason", "?"),
+    }
+
+
 def _role_facts(f: Facts) -> dict[str, str]:
     role = str(f.get("role", ""))
     return {
@@ -564,6 +575,7 @@ def _unknown(_f: Facts) -> str:
 
 _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "role.ends_soon": ("hourglass", "warn", _role_ends_soon),
+    "account.seen_as": ("users", "info", _seen_as),
     "role.ended": ("users", "info", _role_ended),
     "lease.started": ("player-play", "good", _started),
     "terminal.shared": ("terminal-2", "info", _terminal_shared),
