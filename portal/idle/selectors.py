@@ -12,14 +12,14 @@ from portal.teams.selectors import Rights, below
 MOST = 500
 
 
-def idle_now(rights: Rights, *, team: Team | None = None) -> list[IdleStanding]:
+def idle_now(rights: Rights, *, team: Team | None = None, most: int = MOST) -> list[IdleStanding]:
     """Return leases in sight that idle, of a team and those below it if wished, the longest idle first."""
     leases = visible_leases(rights).filter(state__in=RUNNING_LEASES)
     rows = IdleStanding.objects.filter(state__in=IDLE, lease__in=leases.order_by())
     if team is not None:
         rows = rows.filter(below([team.pk], "lease__team__"))
     relations = ("team", "user", "flavor", "flavor__device_model", "node", "request")
-    return list(rows.select_related(*(f"lease__{name}" for name in relations)).order_by("since", "pk")[:MOST])
+    return list(rows.select_related(*(f"lease__{name}" for name in relations)).order_by("since", "pk")[:most])
 
 
 def standing_of(lease: Lease) -> IdleStanding | None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from portal.common.sql import fetch, in_sql
-from portal.leases.states import LIVE_ON_NODE, LeaseState
+from portal.leases.states import LIVE_ON_NODE
 
 HOUR = timedelta(hours=1)
 HOUR_S = 3600
@@ -54,14 +54,6 @@ SELECT hour, sum(extract(epoch FROM least(upper(span), hour + interval '1 hour')
        generate_series(date_trunc('hour', lower(span), 'UTC'), upper(span), '1 hour') AS hour
  WHERE NOT isempty(span) GROUP BY hour
 """
-# Running leases whose last full hours were measured well enough to say that they idle.
-_IDLE = f"""
-SELECT l.id, sum(r.util_mean * r.minutes) / sum(r.minutes) AS util, sum(r.minutes) AS minutes
-  FROM telemetry_hourrollup r JOIN leases_lease l ON l.id = r.lease_id
- WHERE r.hour >= %s AND l.state = '{LeaseState.ACTIVE}' AND (%s::bigint[] IS NULL OR l.team_id = ANY(%s::bigint[]))
- GROUP BY l.id HAVING sum(r.minutes) >= %s AND sum(r.util_mean * r.minutes) / sum(r.minutes) < %s
- ORDER BY l.share_milli DESC, util, l.id LIMIT %s
-"""  # noqa: S608 (our own SQL)
 # What people of teams held, measured and did not use, with its price, since an instant.
 # The leases first, then the hours of each: nothing tells the planner how few of all hours these are.
 _WASTE = """
@@ -77,7 +69,6 @@ SELECT l.user_id, sum((100 - r.util_mean) / 100 * w.cost)::float, sum(w.cost)::f
                              * rate.micro_per_hour * l.price_milli / 1000 AS cost) AS w
  GROUP BY l.user_id
 """
-IDLE_BELOW, IDLE_MINUTES = 5.0, 30  # percent on average, and minutes that must have been measured
 _FLEET = """
 SELECT (SELECT count(*) FROM fleet_device WHERE is_accepted), (SELECT min(created_at) FROM fleet_node)
 """
@@ -165,20 +156,6 @@ def allocated_now() -> int:
         f"SELECT coalesce(sum(share_milli), 0) FROM leases_lease WHERE state IN {in_sql(LIVE_ON_NODE)}"  # noqa: S608
     )
     return int(milli)
-
-
-def idle_leases(
-    *, now: datetime, team_ids: Sequence[int] | None = None, most: int | None = None
-) -> dict[int, float]:
-    """Return by id the mean utilisation of running leases that idled in the last hour or two, the largest first.
-
-    ``team_ids`` None means all teams, ``most`` None all leases. A lease that was not measured for half an hour is not
-    among them.
-    """
-    since = now.replace(minute=0, second=0, microsecond=0) - HOUR
-    ids = None if team_ids is None else list(team_ids)
-    rows = fetch(_IDLE, [since, ids, ids, IDLE_MINUTES, IDLE_BELOW, most])
-    return {pk: float(util) for pk, util, _minutes in rows}
 
 
 def idle_cost_by_person(team_ids: Sequence[int], *, since: datetime) -> dict[int, tuple[int, int]]:

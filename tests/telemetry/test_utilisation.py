@@ -8,7 +8,7 @@ from portal.common.sql import execute
 from portal.fleet.models import Device, HealthEvent, MaintenanceWindow
 from portal.telemetry.hours import roll_up_hours
 from portal.telemetry.models import HourRollup, MinuteRollup
-from portal.telemetry.utilisation import fleet_hours, idle_leases
+from portal.telemetry.utilisation import fleet_hours
 from tests.portal.builders import World
 
 HOUR = timedelta(hours=1)
@@ -74,14 +74,3 @@ def test_before_the_fleet_was_there_and_after_now_nothing_is_known(world: World)
     before, current, after = fleet_hours(since=full_hour(world.now) - HOUR, hours=3, now=now)
 
     assert (before.is_known, current.is_known, after.is_known) == (False, True, False)
-
-
-@pytest.mark.django_db
-def test_a_lease_idles_only_where_it_was_measured_for_long_enough(world: World) -> None:
-    leases = [world.active("bob", "h100", at=world.now - 2 * HOUR) for _n in range(3)]
-    hour = full_hour(world.now)
-    for lease, minutes, util in zip(leases, (40, 10, 40), (1.0, 1.0, 60.0), strict=True):
-        HourRollup.objects.create(lease_id=lease.pk, hour=hour, minutes=minutes, util_mean=util)
-
-    assert idle_leases(now=world.now) == {leases[0].pk: 1.0}
-    assert idle_leases(now=world.now, team_ids=[world.team("language").pk]) == {}

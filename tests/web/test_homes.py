@@ -17,7 +17,9 @@ from portal.billing.selectors import team_spend
 from portal.budgets.models import TeamBudget
 from portal.budgets.periods import month_start
 from portal.fleet.models import HealthEvent, Node
+from portal.idle.sweeping import sweep_idle
 from portal.leases.availability import availability
+from portal.leases.models import Lease
 from portal.teams.models import Role, Team
 from portal.teams.services import add_member
 from portal.telemetry.models import HourRollup
@@ -26,6 +28,7 @@ from portal.web.home.months import burn_down, by_day, day_text, verdict
 from portal.web.home.operator import first_hour
 from portal.web.home.troubles import troubles
 from tests.portal.builders import World
+from tests.portal.test_idle import measure
 from tests.web.conftest import Publish, SignedIn
 
 HOUR = timedelta(hours=1)
@@ -37,6 +40,13 @@ def measured(world: World, *leases: object, util: float = 60.0) -> None:
     for lease in leases:
         for at in (hour - HOUR, hour):
             HourRollup.objects.create(lease_id=lease.pk, hour=at, minutes=60, util_mean=util)  # type: ignore[attr-defined]
+
+
+def idles(world: World, *leases: Lease) -> None:
+    """Say that nothing computed in leases for the last hour, and have them judged."""
+    for lease in leases:
+        measure(lease, until=world.now)
+    assert sweep_idle(now=world.now) >= len(leases)
 
 
 def budgets(world: World, **amounts: int) -> None:
@@ -60,7 +70,7 @@ def test_the_operators_home_says_what_is_used_who_waits_and_what_needs_a_hand(
 ) -> None:
     begin = world.now - 3 * HOUR
     lease = world.active("bob", "h100", count=6, duration_s=5 * 3600, at=begin)
-    measured(world, lease, util=1.0)
+    idles(world, lease)
     world.submit("charlie", "h100", count=4)
     world.turn()
     publish(world.now)
@@ -102,7 +112,9 @@ def test_the_number_of_queries_of_a_home_does_not_grow(world: World, signed_in: 
     client = signed_in(who)
 
     def one_more() -> None:
-        measured(world, world.active("bob", at=world.now - 2 * HOUR), util=1.0)
+        lease = world.active("bob", at=world.now - 2 * HOUR)
+        measured(world, lease, util=1.0)
+        idles(world, lease)
         world.submit("alice", "h100", count=8)
 
     one_more()
@@ -143,6 +155,7 @@ def test_a_team_admin_sees_spend_who_waits_who_idles_and_what_was_wasted(
 ) -> None:
     idle = world.active("bob", "h100", count=6, at=world.now - 2 * HOUR, duration_s=5 * 3600)
     measured(world, idle, util=2.0)
+    idles(world, idle)
     waiting = world.submit("alice", "h100", count=3)
     foreign = world.submit("charlie", "h100", count=8)
     world.turn()
@@ -154,6 +167,7 @@ def test_a_team_admin_sees_spend_who_waits_who_idles_and_what_was_wasted(
     assert f"/requests/{waiting.uid}/" in text
     assert foreign.uid not in text
     assert f"/leases/{idle.uid}/" in text
+    assert "Nothing computed in the last 60 minutes." in text
     assert "42.34" in text  # two hours of six H100 at 3.60, 98 % of it idle
     assert signed_in("alice").get("/?home=team&team=language").status_code == 404
 
@@ -296,8 +310,8 @@ def test_a_month_before_that_is_in_no_books_is_unknown_and_not_nothing(world: Wo
 
 def test_all_that_idles_is_counted(world: World) -> None:
     leases = [world.active("charlie", "h100-1g-10gb", at=world.now - 2 * HOUR) for _n in range(21)]
-    measured(world, *leases, util=0.5)
+    idles(world, *leases)
 
     (idle,) = [one for one in troubles(now=world.now) if "idle" in one.title]
 
-    assert idle.title == "21 leases idle"
+    assert (idle.title, idle.url) == ("21 leases idle", "/idle/")

@@ -14,11 +14,12 @@ from portal.accounts.models import User
 from portal.billing.daily import MonthSoFar, month_so_far
 from portal.billing.selectors import currency
 from portal.common.errors import NotFound
-from portal.leases.models import Lease
+from portal.idle.selectors import idle_now
+from portal.idle.words import evidence_text
 from portal.leases.selectors import decisions_waiting, queue
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
-from portal.telemetry.utilisation import idle_cost_by_person, idle_leases
+from portal.telemetry.utilisation import idle_cost_by_person
 from portal.web.home.months import (
     amount,
     burn_down,
@@ -44,12 +45,12 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class IdleLease:
-    """A running lease that did nothing in the last hour; ``per_hour`` None is unknown."""
+    """A running lease that idles, and what it was judged by; ``per_hour`` None is unknown."""
 
     title: str
     holder: str
     what: str
-    percent: str
+    evidence: str
     per_hour: Decimal | None
     url: str
 
@@ -78,7 +79,7 @@ def context(request: HttpRequest, rights: Rights, now: datetime) -> dict[str, An
         "rooms": team_rooms([team, *[one for one in below if one.parent_id == team.pk]])[:4],
         "waiting": request_rows(waiting),
         "n_waiting": _count(ids),
-        "idle": _idle(ids, now),
+        "idle": _idle(rights, team, now),
         "waste": _waste(ids, month),
         "to_decide": decisions_waiting(rights),
         "unit": unit,
@@ -97,17 +98,12 @@ def _count(ids: list[int]) -> int:
     return queue().order_by().filter(team__in=ids).count()
 
 
-def _idle(ids: list[int], now: datetime) -> list[IdleLease]:
-    found = idle_leases(now=now, team_ids=ids, most=MOST_IDLE)
-    if not found:
-        return []
-    rows = Lease.objects.filter(pk__in=found).select_related(
-        "team", "user", "node", "request", "flavor__device_model"
-    )
-    leases = sorted(rows, key=lambda lease: list(found).index(lease.pk))
+def _idle(rights: Rights, team: Team, now: datetime) -> list[IdleLease]:
+    found = idle_now(rights, team=team, most=MOST_IDLE)
+    rows = lease_rows([one.lease for one in found], now=now)
     return [
-        IdleLease(row.title, row.holder, row.what, f"{found[lease.pk]:.0f}", row.per_hour, row.url)
-        for lease, row in zip(leases, lease_rows(leases, now=now), strict=True)
+        IdleLease(row.title, row.holder, row.what, evidence_text(one), row.per_hour, row.url)
+        for one, row in zip(found, rows, strict=True)
     ]
 
 

@@ -9,15 +9,16 @@ from datetime import datetime
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from portal.common.sql import fetch
 from portal.fleet.draining import drain_state
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.selectors import OFFLINE, STALE, node_state
+from portal.idle.models import IDLE, IdleStanding
+from portal.leases.states import RUNNING_LEASES
 from portal.telemetry.processes import orphans_by_node
-from portal.telemetry.utilisation import idle_leases
 from portal.web.figures import gpus, span
 from portal.web.nodes.health import event_row
 
@@ -47,7 +48,7 @@ def troubles(*, now: datetime) -> list[Trouble]:
         *_late_drains(nodes, now),
         *_waiting(nodes),
         *_orphans(nodes, now),
-        *_idle(now),
+        *_idle(),
     ]
     return sorted(found, key=lambda one: one.tone != "bad")
 
@@ -138,23 +139,21 @@ def _orphans(nodes: list[Node], now: datetime) -> Iterator[Trouble]:
             )  # fmt: skip
 
 
-def _idle(now: datetime) -> Iterator[Trouble]:
+def _idle() -> Iterator[Trouble]:
     """Yield one entry for all leases that hold devices and do nothing."""
-    idle = idle_leases(now=now)
-    if not idle:
-        return
-    rows = fetch(
-        "SELECT l.uid, l.share_milli, coalesce(nullif(r.name, ''), l.uid) FROM leases_lease l"
-        " JOIN leases_leaserequest r ON r.id = l.request_id"
-        " WHERE l.id = ANY(%s) ORDER BY l.share_milli DESC, l.id",
-        [list(idle)],
+    rows = list(
+        IdleStanding.objects.filter(state__in=IDLE, lease__state__in=RUNNING_LEASES)
+        .order_by("-lease__share_milli", "pk")
+        .values_list("lease__uid", "lease__share_milli", "lease__request__name")
     )
     if not rows:
         return
     held = sum(share for _uid, share, _name in rows)
-    names = ", ".join(name for _uid, _share, name in rows[:3])
+    names = pgettext("list", ", ").join(name or uid for uid, _share, name in rows[:3])
     yield Trouble(
         ngettext("One lease idles", "%(n)d leases idle", len(rows)) % {"n": len(rows)},
-        _("%(gpus)s devices held and below 5 %% for an hour: %(names)s") % {"gpus": gpus(held), "names": names},
-        "warn", "hourglass", reverse("web:lease", args=[rows[0][0]]), _("Open"),
+        _("%(gpus)s devices held, and nothing computes on them: %(names)s")
+        % {"gpus": gpus(held), "names": names},
+        "warn", "hourglass", reverse("web:lease", args=[rows[0][0]]) if len(rows) == 1 else reverse("web:idle"),
+        _("Open"),
     )  # fmt: skip

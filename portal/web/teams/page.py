@@ -134,7 +134,7 @@ def team_page(
         "priority": priority or PriorityForm.fresh(now),
         "is_giving": priority is not None,
         "leases": leases_of(team, now=now),
-        "idle": [idle_row(row) for row in idle_now(rights, team=team)[:MOST_IDLE]],
+        "idle": [idle_row(row) for row in idle_now(rights, team=team, most=MOST_IDLE)],
         "waiting": waiting_of(team),
         "standing": standing,
         "half_life": span(standing.half_life_s),
