@@ -13,6 +13,7 @@ import typer
 
 from portal.cli import formatting, output
 from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
+from portal.cli.labels import Tags, tags_of
 from portal.cli.sbatch import NoScriptError, read_script
 
 POLL_S, SLOWEST_POLL_S = 0.2, 2.0
@@ -57,6 +58,8 @@ def run(
     workdir: Annotated[str, typer.Option(help="Where it runs; the home folder.")] = "",
     name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
     image: Annotated[str, typer.Option("--image", "-i", help="Run it in a container of this image.")] = "",
+    project: Annotated[str, typer.Option(help="Code of a project; see “berth project list”.")] = "",
+    tags: Tags = [],  # noqa: B006 (typer reads it, nobody changes it)
     team: Team = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Hand it in and return at once.")] = False,
     as_json: Json = False,
@@ -73,6 +76,8 @@ def run(
         "workdir": workdir,
         "name": name or shlex.join(command)[:80],
         **({"image": image} if image else {}),
+        **({"project": project} if project else {}),
+        **({"tags": tags_of(tags)} if tags else {}),
     }
     _hand_in(body, team, follow=not detach, as_json=as_json)
 

@@ -166,6 +166,8 @@ def request_spec(job: Job) -> RequestSpec:
         name=(job.name or job.uid)[:80],
         work="training",
         is_preemptible=bool(job.spec.get("is_preemptible")),
+        project=job.spec.get("project", ""),
+        tags=job.spec.get("tags", {}),
     )
 
 

@@ -15,6 +15,7 @@ from nodeagent.protocol.variables import NAMES
 from portal.common.errors import Invalid
 from portal.jobs.states import RetryCause
 from portal.leases.requests import PRIORITIES
+from portal.teams.labels import check_tags
 
 MOST_COMMAND: Final = 32 * 1024
 MOST_ENV: Final = 32 * 1024
@@ -37,7 +38,7 @@ _EXIT: Final = re.compile(r"exit:([1-9]\d{0,2})")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _FIELDS: Final = (
     "name", "image", "command", "env", "secrets", "workdir", "resources", "time", "array", "retries",
-    "after_ok", "artifacts", "notify", "priority", "preemptible",
+    "after_ok", "artifacts", "notify", "priority", "preemptible", "project", "tags",
 )  # fmt: skip
 
 
@@ -65,6 +66,8 @@ class JobSpec:
     priority: str = "normal"
     is_preemptible: bool = False
     image: str = ""
+    project: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
 
     def kept(self) -> dict[str, Any]:
         """Return what is stored of it with each job; of an array each knows its own index."""
@@ -135,10 +138,24 @@ def read_spec(raw: object) -> JobSpec:
         priority=str(priority),
         is_preemptible=bool(is_preemptible),
         image=_image(read),
+        project=read.text("project", 40),
+        tags=_tags(read),
     )
     if read.errors:
         raise Invalid(fields=read.errors)
     return spec
+
+
+def _tags(read: _Reader) -> dict[str, str]:
+    tags = read.raw.get("tags", {})
+    if not isinstance(tags, Mapping):
+        read.errors["tags"] = _("Write tags as names with values, such as grant: EU-4711.")
+        return {}
+    try:
+        return check_tags(tags)
+    except Invalid as error:
+        read.errors["tags"] = error.fields["tags"]
+        return {}
 
 
 def may_follow(kept: Mapping[str, Any]) -> bool:

@@ -73,6 +73,15 @@ def test_job_that_cannot_be_is_refused_field_by_field(berth: Any, tmp_path: Path
     assert "“command”" in no.stderr
 
 
+def test_job_by_command_line_is_filed_as_it_says(berth: Any) -> None:
+    made = berth("run", "--gpu", "10GB", "--tag", "paper=iclr", "--detach", "--", "true")
+    refused = berth("run", "--gpu", "10GB", "--project", "EU-1", "--detach", "--", "true")
+
+    assert made.exit_code == 0
+    assert Job.objects.get().spec["tags"] == {"paper": "iclr"}
+    assert "no project with this code" in refused.stderr
+
+
 def test_script_and_secret_by_command_line(berth: Any, tmp_path: Path) -> None:
     file = tmp_path / "train.sh"
     file.write_text("#!/bin/bash\n#SBATCH --mem=1G\ntrue\n")

@@ -23,8 +23,10 @@ from portal.jobs.spec import read_spec
 from portal.jobs.states import ATTEMPT_NEXT, ATTEMPT_STATES, JOB_NEXT, JobState
 from portal.jobs.words import outcome_text
 from portal.leases import lifecycle
+from portal.leases.labels import requests_labels
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.transitions import lock_leases
+from portal.teams.models import Project
 from tests.agents.test_reports import Desk, ready
 from tests.portal.builders import World
 
@@ -77,6 +79,25 @@ def test_order_goes_out_with_the_lease_until_the_job_has_begun(world: World, des
     assert desired_state(lease.node_id, now=world.now, features=["jobs"]).leases[0].job == ""
     assert "hunter-2" not in json.dumps(Job.objects.get().spec)
     assert b"hunter-2" not in bytes(Secret.objects.get().sealed)
+
+
+def test_usage_of_a_job_is_filed_as_the_job_says(world: World) -> None:
+    team = world.team("perception")
+    Project.objects.create(team=team, code="EU-4711", name="Vision", created_at=world.now)
+
+    jobs = hand_in(world, project="EU-4711", tags={"paper": "iclr"}, array="1-2")
+
+    rows = requests_labels([job.request_id for job in jobs])
+    assert [(row.project.code, row.tags) for row in rows.values()] == [("EU-4711", {"paper": "iclr"})] * 2
+    for wrong, field in (
+        ({"project": "EU-1"}, "project"),
+        ({"tags": {"P": "x"}}, "tags"),
+        ({"tags": 3}, "tags"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            hand_in(world, **wrong)
+        assert set(refused.value.fields) == {field}
+    assert Job.objects.count() == 2
 
 
 def test_agent_that_collects_no_files_is_not_told_of_any(world: World, desk: Desk) -> None:

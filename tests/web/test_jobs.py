@@ -13,6 +13,7 @@ from portal.fleet.images import store_images
 from portal.fleet.models import Node, NodeImage
 from portal.jobs.logs import store_piece
 from portal.jobs.models import Job
+from portal.teams.models import Project
 from tests.jobs.test_jobs import JobReport, desk, hand_in, says, started  # noqa: F401
 from tests.portal.builders import World
 
@@ -48,6 +49,18 @@ def test_job_is_run_from_the_form_and_shown(world: World, signed_in: Any) -> Non
     assert (job.spec["command"], job.time_s) == ("python train.py", 7200)
     assert "It has not begun" in bob.get(made["Location"]).content.decode()
     assert job.uid in bob.get("/jobs/").content.decode()
+
+
+def test_job_is_filed_under_a_project_from_the_form(world: World, signed_in: Any) -> None:
+    Project.objects.create(team=world.team("perception"), code="EU-4711", name="Vision", created_at=world.now)
+    bob = signed_in("bob")
+
+    assert "EU-4711" in bob.get("/jobs/").text
+    assert bob.post("/jobs/", FORM | {"tags": "no value"}).status_code == 422
+    assert bob.post("/jobs/", FORM | {"project": "EU-4711", "tags": "paper=iclr"}).status_code == 302
+
+    spec = Job.objects.get().spec
+    assert (spec["project"], spec["tags"]) == ("EU-4711", {"paper": "iclr"})
 
 
 def test_images_of_nodes_are_shown_to_whose_jobs_find_them(world: World, signed_in: Any) -> None:

@@ -9,9 +9,11 @@ from django.utils.translation import gettext_lazy as _
 from nodeagent.protocol.images import MOST_REFERENCE
 from portal.catalog.models import Flavor
 from portal.fleet.images import images_here
+from portal.leases.labels import open_projects
 from portal.teams.models import Role
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.figures import parse_duration
+from portal.web.labels import WrittenTagsField, project_choices
 
 
 class JobForm(forms.Form):
@@ -73,6 +75,11 @@ class JobForm(forms.Form):
         ),
     )
 
+    project = forms.ChoiceField(
+        label=_("Project"), required=False, widget=forms.Select({"class": "form-select"})
+    )
+    tags = WrittenTagsField()
+
     def __init__(self, *args: Any, rights: Rights, **more: Any) -> None:
         super().__init__(*args, **more)
         self.images = images_here(rights.user)
@@ -80,6 +87,10 @@ class JobForm(forms.Form):
         teams = visible_teams(rights, Role.RESEARCHER, Role.ADMIN).order_by("name")
         self.fields["gpu"].choices = [(one.slug, one.name) for one in offered]  # type: ignore[attr-defined]
         self.fields["team"].choices = [(one.slug, one.name) for one in teams]  # type: ignore[attr-defined]
+        projects = open_projects(list(teams))
+        self.fields["project"].choices = project_choices(projects)  # type: ignore[attr-defined]
+        if not projects:
+            del self.fields["project"]
 
     def clean_env(self) -> dict[str, str]:
         """Return the variables by name, or refuse a line that sets none."""
@@ -100,6 +111,8 @@ class JobForm(forms.Form):
             "env": values["env"],
             "artifacts": [one.strip() for one in values["artifacts"].split(",") if one.strip()],
             "image": values["image"],
+            "project": values.get("project", ""),
+            "tags": values["tags"],
         }
 
 

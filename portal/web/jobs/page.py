@@ -37,6 +37,8 @@ FIELDS = {
     "env": "env",
     "artifacts": "artifacts",
     "image": "image",
+    "project": "project",
+    "tags": "tags",
 }
 
 
@@ -68,7 +70,8 @@ def _handed_in(request: HttpRequest, form: JobForm) -> HttpResponse | None:
         )
     except Invalid as error:
         for field, text in error.fields.items():
-            form.add_error(FIELDS.get(field), str(text))
+            named = FIELDS.get(field)
+            form.add_error(named if named in form.fields else None, str(text))
         return None
     except BerthError as error:
         form.add_error(None, f"{error.detail} {error.next_step}")
