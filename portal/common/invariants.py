@@ -391,6 +391,14 @@ INVARIANTS = (
            WHERE r.awaits_person AND (l.state NOT IN ('booked', 'ended') OR l.activated_at IS NOT NULL)""",
     ),
     Invariant(
+        "idle_goes_by_its_rule",
+        "What is told to go for idling idles by its last judgement, its holder was told, and it goes when that says.",
+        """SELECT l.uid FROM leases_lease l LEFT JOIN idle_idlestanding s ON s.lease_id = l.id
+           WHERE (l.state IN ('active', 'interrupted') AND l.preempt_at IS NOT NULL AND l.preempted_for_id IS NULL
+             AND (s.warned_at IS NULL OR s.reclaim_at IS DISTINCT FROM l.preempt_at))
+           OR (l.end_reason = 'idle' AND (s.warned_at IS NULL OR coalesce(l.ended_at > l.preempt_at, true)))""",
+    ),
+    Invariant(
         "secrets_are_digests",
         "Of a token only its SHA-256 is kept.",
         """SELECT 'api ' || id FROM accounts_apitoken WHERE octet_length(digest) <> 32

@@ -1,4 +1,4 @@
-"""docs/invariants.md names what is there: 34 invariants, each with a refusal, a query or a test."""
+"""docs/invariants.md names what is there: each invariant with a refusal, a query or a test."""
 
 from __future__ import annotations
 

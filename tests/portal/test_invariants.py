@@ -73,6 +73,7 @@ CORRUPTIONS = {
     "invoices_are_a_chain": "UPDATE billing_invoiceline SET person = person || 'x'",
     "rows_of_one_team": "UPDATE billing_usagerecord SET team_id = (SELECT max(id) FROM teams_team)",
     "seats_wait_for_their_people": "UPDATE leases_leaserequest SET awaits_person = true",
+    "idle_goes_by_its_rule": "UPDATE leases_lease SET preempt_at = not_after WHERE state = 'active'",
     "secrets_are_digests": "UPDATE accounts_apitoken SET digest = 'bth_in-clear'",
     "somebody_runs_it": "UPDATE accounts_user SET is_active = false WHERE username = 'operator'",
 }

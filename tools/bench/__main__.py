@@ -14,6 +14,7 @@ from tools.bench import (
     cycle,
     engine,
     forecast,
+    idle,
     jobs,
     kills,
     latency,
@@ -69,6 +70,7 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         "batch jobs: 1,000 of a second on 16 slots, logs included; a line until it is read",
         jobs.measure,
     ),
+    "idle": ("a look at 1,000 running leases for idle ones: told, spared, unchanged", idle.measure),
     "money": (
         "a month's money: open month on a page, close, exports; BENCH_RECORDS (100,000) and BENCH_TEAMS (500)",
         money.measure,

@@ -61,7 +61,7 @@ def _turns() -> dict[str, Any]:
     from scheduler import cycle
 
     flavors = make_fleet(db_now(), NODES)
-    fill_fleet(flavors, _teams(db_now()), WAITING, db_now())
+    fill_fleet(flavors, make_teams(db_now()), WAITING, db_now())
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     parts = TurnTimes()
@@ -170,13 +170,13 @@ def make_fleet(now: Any, nodes_of: dict[str, int]) -> dict[str, Any]:
     return found
 
 
-def _teams(now: Any) -> list[Any]:
+def make_teams(now: Any, count: int = TEAMS) -> list[Any]:
     """Make teams without a ceiling that use more than they are guaranteed, so that only devices are short."""
     from portal.quotas.models import Quota
     from portal.teams.services import create_team
 
     root = create_team(name="Bench", slug="bench", parent=None, now=now)
-    teams = [create_team(name=f"T{at}", slug=f"t{at}", parent=root, now=now) for at in range(TEAMS)]
+    teams = [create_team(name=f"T{at}", slug=f"t{at}", parent=root, now=now) for at in range(count)]
     for team in (root, *teams):
         Quota.objects.create(team=team, guaranteed_milli=0, ceiling_milli=None, used_milli=10**9)
     return teams
