@@ -21,6 +21,7 @@ from portal.common.environment import (
     read_bool,
     read_mail_server,
     read_networks,
+    read_origin,
     read_whole,
     refuse_unsafe,
 )
@@ -339,6 +340,8 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = BEHIND_TLS
 # Preloading is for a whole domain and takes months to undo: its owner decides, not one site on it.
 SILENCED_SYSTEM_CHECKS = ["security.W021"]
 SECURE_SSL_REDIRECT = BEHIND_TLS
+# The one address of the portal that passkeys are bound to; none: they are not offered.
+PASSKEY_ORIGIN: str = read_origin(env, "BERTH_PASSKEY_ORIGIN")
 # How long the link lives by which somebody new chooses a password.
 PASSWORD_RESET_TIMEOUT = 3 * 86_400
 SESSION_COOKIE_HTTPONLY = True

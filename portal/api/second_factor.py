@@ -19,7 +19,7 @@ from portal.api.idempotency import once
 from portal.api.responses import ResponseShape
 from portal.api.wire import instant
 from portal.common.addresses import client_address
-from portal.second_factor import services
+from portal.second_factor import passkeys, services
 from portal.teams.models import Role
 
 TAG = "people"
@@ -46,6 +46,15 @@ class RecoveryCodesAnswer(ResponseShape):
     """Codes for who has lost the app, each good once."""
 
     recovery_codes = s.ListField(child=s.CharField(), allow_null=True, help_text="Shown once; keep them now.")
+
+
+class PasskeyAnswer(ResponseShape):
+    """One of one's own passkeys; it is made on a page, as a browser has to."""
+
+    id = s.IntegerField()
+    name = s.CharField()
+    created_at = s.DateTimeField()
+    last_used_at = s.DateTimeField(allow_null=True)
 
 
 class RequiringRolesAnswer(ResponseShape):
@@ -76,10 +85,10 @@ def proved(post: Post) -> Post:
     """Take the password first, outside of what an Idempotency-Key holds together: a wrong one stays counted."""
 
     @functools.wraps(post)
-    def wrapped(view: Endpoint, request: Request) -> Response:
+    def wrapped(view: Endpoint, request: Request, **named: int) -> Response:
         password = view.take(ProofBody)["password"]
         services.prove(view.person, password, client_address(request), now=timezone.now())
-        return post(view, request)
+        return post(view, request, **named)
 
     return wrapped  # type: ignore[return-value]
 
@@ -140,6 +149,38 @@ class SecondFactorOff(Endpoint):
     def post(self, request: Request) -> Response:
         """Forget one's second factor. Safe to repeat; refused where a role of one's own needs it."""
         services.turn_off(self.person, now=timezone.now())
+        return Response(status=204)
+
+
+class Passkeys(Endpoint):
+    """One's own passkeys."""
+
+    read_scope = Scope.ADMIN
+
+    @call("List one's passkeys", answer=PasskeyAnswer, is_list=True, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List one's own passkeys, the oldest first."""
+        rows = [
+            {
+                "id": row.pk,
+                "name": row.name,
+                "created_at": instant(row.created_at),
+                "last_used_at": instant(row.last_used_at),
+            }
+            for row in passkeys.passkeys_of(self.person)
+        ]
+        return Response({"next": None, "results": rows})
+
+
+class RemovePasskey(Endpoint):
+    """A passkey that is not needed any more."""
+
+    @call("Remove a passkey", body=ProofBody, status=204, refusals=(404, 422), tag=TAG)
+    @proved
+    @once
+    def post(self, request: Request, key: int) -> Response:
+        """Forget one of one's own passkeys."""
+        passkeys.remove_passkey(self.person, key, now=timezone.now())
         return Response(status=204)
 
 

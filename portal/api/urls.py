@@ -309,6 +309,12 @@ v1: list[URLPattern | URLResolver] = [
     path("second-factor/", second_factor.SecondFactor.as_view(), name="second-factor"),
     path("second-factor/recovery-codes/", second_factor.RecoveryCodes.as_view(), name="recovery-codes"),
     path("second-factor/off/", second_factor.SecondFactorOff.as_view(), name="second-factor-off"),
+    path("second-factor/passkeys/", second_factor.Passkeys.as_view(), name="passkeys"),
+    path(
+        "second-factor/passkeys/<short_number:key>/remove/",
+        second_factor.RemovePasskey.as_view(),
+        name="passkey-remove",
+    ),
     path("second-factor/roles/", second_factor.RequiringRoles.as_view(), name="second-factor-roles"),
     path(
         "people/<str:username>/second-factor/",

@@ -64,6 +64,35 @@ def off() -> None:
     output.say("Your second factor is off.")
 
 
+@app.command("passkeys")
+@guarded
+def passkeys(as_json: Json = False) -> None:
+    """List your passkeys; a page of the portal makes them."""
+    with api() as portal:
+        rows = portal.get("second-factor/passkeys/")["results"]
+    cells = [
+        (
+            row["id"], row["name"], formatting.when(row["created_at"]),
+            formatting.when(row["last_used_at"]) if row["last_used_at"] else "",
+        )
+        for row in rows
+    ]  # fmt: skip
+    output.listing(rows, ("ID", "NAME", "SINCE", "LAST USED"), cells, empty="No passkeys.", as_json=as_json)
+
+
+@app.command("remove-passkey")
+@guarded
+def remove_passkey(
+    key: Annotated[
+        int, typer.Argument(metavar="ID", min=1, help="As “berth second-factor passkeys” shows it.")
+    ],
+) -> None:
+    """Remove one of your passkeys; your password is asked for."""
+    with api() as portal:
+        portal.post(f"second-factor/passkeys/{key}/remove/", {"password": _password()})
+    output.say(f"Passkey {key} is removed.")
+
+
 @app.command("require")
 @guarded
 def require(

@@ -74,6 +74,22 @@ def read_apps_domain(env: Any, name: str, allowed_hosts: Iterable[str]) -> str:
     return text
 
 
+def read_origin(env: Any, name: str) -> str:
+    """Return an origin such as ``https://berth.example.org``, "" for none; plain HTTP only of ``localhost``."""
+    text = str(env.str(name, default="")).strip().lower().rstrip("/")
+    parts = urlsplit(text)
+    host = parts.hostname or ""
+    is_name = bool(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", host)) and not host.replace(".", "").isdigit()
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and host == "localhost")
+    if text and not (
+        is_name and is_safe and text == f"{parts.scheme}://{parts.netloc}" and "@" not in parts.netloc
+    ):
+        raise ImproperlyConfigured(
+            f"{name}={text!r} is no origin for passkeys: write it like https://berth.example.org (a name, no number)."
+        )
+    return text
+
+
 def read_mail_server(url: str) -> dict[str, Any]:
     """Return Django's settings for a mail server such as ``smtp+tls://user:password@mail.example.org:587``."""
     try:

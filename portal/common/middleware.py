@@ -45,9 +45,9 @@ def request_id(get_response: Handler) -> Handler:
 SENSORS = (
     "accelerometer", "autoplay", "camera", "display-capture", "encrypted-media", "geolocation",
     "gyroscope", "hid", "idle-detection", "local-fonts", "magnetometer", "microphone", "midi", "payment",
-    "publickey-credentials-get", "screen-wake-lock", "serial", "usb", "xr-spatial-tracking",
+    "screen-wake-lock", "serial", "usb", "xr-spatial-tracking",
 )  # fmt: skip
-PERMISSIONS = ", ".join(f"{name}=()" for name in SENSORS)
+PERMISSIONS = ", ".join([*(f"{name}=()" for name in SENSORS), "publickey-credentials-get=(self)"])
 
 
 def allow_no_sensors(get_response: Handler) -> Handler:

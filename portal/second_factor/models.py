@@ -52,6 +52,28 @@ class RecoveryCode(models.Model):
         return f"code of {self.user_id}"
 
 
+class Passkey(models.Model):
+    """A passkey of a person: its public key alone. ``sign_count`` goes up with each use where the device counts."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="passkeys")
+    name = models.CharField(max_length=60)
+    credential_id = models.BinaryField(max_length=1023, unique=True)
+    public_key = models.BinaryField(max_length=2000)
+    sign_count = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    last_used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=~Q(name="") & Q(sign_count__gte=0), name="passkey_has_a_name_and_counts_up"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.user_id}"
+
+
 class RequiringRole(models.Model):
     """Who holds this role anywhere needs a second factor to sign in with a password."""
 

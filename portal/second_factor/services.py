@@ -20,7 +20,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound, TooManyCalls
 from portal.common.sealing import SECOND_FACTORS, seal, unseal
-from portal.second_factor.models import AuthenticatorApp, RecoveryCode, RequiringRole
+from portal.second_factor.models import AuthenticatorApp, Passkey, RecoveryCode, RequiringRole
 from portal.teams.models import Membership, Role
 from portal.teams.selectors import Rights
 
@@ -108,7 +108,7 @@ def confirm(user: User, code: str, *, now: datetime) -> list[str]:
 
     Raises TooManyCalls, Conflict where nothing waits to be confirmed, and Invalid naming ``code``.
     """
-    attempt = _attempt(user, now)
+    attempt = count_try(user, now)
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         row = AuthenticatorApp.objects.filter(user=user, confirmed_at=None).first()
@@ -129,7 +129,7 @@ def check(user: User, code: str, *, now: datetime) -> str:
 
     Counted before it is looked at. Raises TooManyCalls, and Invalid naming ``code``.
     """
-    attempt = _attempt(user, now)
+    attempt = count_try(user, now)
     kind = "app" if _use_app(user, code, now) else "recovery" if _use_recovery(user, code, now) else ""
     if not kind:
         raise Invalid(fields={"code": _wrong_code()})
@@ -230,8 +230,8 @@ def _needs_own(user: User) -> bool:
     return user.has_usable_password() and not user.is_demo
 
 
-def _attempt(user: User, now: datetime) -> sign_in_attempts.Attempt:
-    """Count a try with a code; raises TooManyCalls."""
+def count_try(user: User, now: datetime) -> sign_in_attempts.Attempt:
+    """Count a try with a code or a passkey; raises TooManyCalls."""
     attempt = sign_in_attempts.begin_second_step(user.username, now=now)
     if attempt.wait_s:
         if attempt.is_first_refused:
@@ -293,6 +293,7 @@ def _new_codes(user: User) -> list[str]:
 
 
 def _forget(user: User) -> bool:
+    Passkey.objects.filter(user=user).delete()
     RecoveryCode.objects.filter(user=user).delete()
     gone, _rows = AuthenticatorApp.objects.filter(user=user, confirmed_at__isnull=False).delete()
     return bool(gone)

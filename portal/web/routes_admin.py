@@ -39,6 +39,7 @@ from portal.web.rates import page as rates
 from portal.web.reports import page as reports
 from portal.web.requests import templates
 from portal.web.second_factor import page as second_factor
+from portal.web.second_factor import passkeys
 from portal.web.single_sign_on import page as single_sign_on
 from portal.web.ssh_keys import page as ssh_keys
 from portal.web.teams import images as teams_images
@@ -108,6 +109,9 @@ urlpatterns = [
     path("second-factor/confirm/", second_factor.confirm, name="second_factor_confirm"),
     path("second-factor/codes/", second_factor.codes, name="second_factor_codes"),
     path("second-factor/off/", second_factor.off, name="second_factor_off"),
+    path("second-factor/passkeys/begin/", passkeys.begin, name="passkey_begin"),
+    path("second-factor/passkeys/add/", passkeys.add, name="passkey_add"),
+    path("second-factor/passkeys/<int:key>/remove/", passkeys.remove, name="passkey_remove"),
     path("operations/second-factor/", second_factor.rules, name="second_factor_rules"),
     path("operations/second-factor/reset/", second_factor.reset, name="second_factor_reset"),
     path("operations/single-sign-on/", single_sign_on.page, name="single_sign_on"),

@@ -23,6 +23,7 @@ const PARTS = [
   ["[data-changes-in-s]", () => import("./announcements.js")],
   ["[data-search]", () => import("./search.js")],
   ["[data-reads-into]", () => import("./read-file.js")],
+  ["[data-passkey]", () => import("./passkey.js")],
   ["[data-draft]", () => import("./draft.js")],
 ];
 

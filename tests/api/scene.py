@@ -48,6 +48,7 @@ from portal.notifications.services import notify
 from portal.policies.services import save_policy
 from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
+from portal.second_factor.models import Passkey
 from portal.second_factor.services import begin, confirm
 from portal.sso.providers import ProviderSpec, add_provider
 from portal.teams.models import TeamInvitation
@@ -101,6 +102,7 @@ def scene(world: World) -> dict[str, str]:
         "delegation": _delegation(world),
         "session": _signed_in(world),
         "guarded": _guarded(world),
+        "passkey": _passkey(world),
         **requests,
         **_jobs(world),
         **_rules(world),
@@ -240,6 +242,18 @@ def _guarded(world: World) -> str:
     code = pyotp.TOTP(begin(approver, now=world.now).secret).at(world.now)
     confirm(approver, code, now=world.now)
     return approver.username
+
+
+def _passkey(world: World) -> str:
+    """Return the key of a passkey of the approver's."""
+    row = Passkey.objects.create(
+        user=world.user("approver"),
+        name="ring",
+        credential_id=b"ring",
+        public_key=b"key",
+        created_at=world.now,
+    )
+    return str(row.pk)
 
 
 def _signed_in(world: World) -> str:

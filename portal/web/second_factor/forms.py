@@ -8,6 +8,7 @@ from django import forms
 from django.utils.translation import gettext_lazy, ngettext
 
 from portal.common.errors import BerthError, Invalid, TooManyCalls
+from portal.second_factor.passkeys import MOST_NAME
 from portal.second_factor.services import LONGEST_CODE
 from portal.teams.models import Role
 from portal.web.fields import password_field, text_field
@@ -28,6 +29,13 @@ class CodeForm(forms.Form):
 class ProofForm(forms.Form):
     """The password again, before a factor is changed."""
 
+    password = password_field(gettext_lazy("Present password"), "current-password")
+
+
+class PasskeyForm(forms.Form):
+    """What a new passkey is called, and the password again."""
+
+    name = text_field(gettext_lazy("Name"), MOST_NAME, gettext_lazy("For instance: laptop, key on the ring."))
     password = password_field(gettext_lazy("Present password"), "current-password")
 
 

@@ -17,9 +17,9 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.common.addresses import client_address
 from portal.common.errors import BerthError
-from portal.second_factor import services
+from portal.second_factor import passkeys, services
 from portal.web.access import done, person, require_operator, rights_of
-from portal.web.second_factor.forms import CodeForm, NameForm, ProofForm, RolesForm, mark
+from portal.web.second_factor.forms import CodeForm, NameForm, PasskeyForm, ProofForm, RolesForm, mark
 from portal.web.second_factor.pictures import qr_code
 
 
@@ -40,7 +40,7 @@ def begin(request: HttpRequest) -> HttpResponse:
         services.begin(person(request), now=now)
         return redirect("web:second_factor_confirm")
 
-    return _proven(request, start)
+    return proven(request, start)
 
 
 @never_cache
@@ -81,7 +81,7 @@ def codes(request: HttpRequest) -> HttpResponse:
             request, "web/second_factor_codes.html", {"codes": "\n".join(made), "goal": "/second-factor/"}
         )
 
-    return _proven(request, renew)
+    return proven(request, renew)
 
 
 @never_cache
@@ -94,12 +94,14 @@ def off(request: HttpRequest) -> HttpResponse:
         services.turn_off(person(request), now=now)
         return done(request, _("Your second factor is off."), "web:second_factor")
 
-    return _proven(request, turn_off)
+    return proven(request, turn_off)
 
 
-def _proven(request: HttpRequest, act: Callable[[Any], HttpResponse]) -> HttpResponse:
+def proven(
+    request: HttpRequest, act: Callable[[Any], HttpResponse], form: forms.Form | None = None
+) -> HttpResponse:
     """Act once the person's password is right; else say on the page why not."""
-    form, now = ProofForm(request.POST), timezone.now()
+    form, now = form or ProofForm(request.POST), timezone.now()
     if not form.is_valid():
         return _shown(request, form, status=422)
     try:
@@ -110,11 +112,14 @@ def _proven(request: HttpRequest, act: Callable[[Any], HttpResponse]) -> HttpRes
 
 
 def _shown(request: HttpRequest, form: forms.Form | None = None, *, status: int = 200) -> HttpResponse:
-    user = person(request)
+    user, is_about_passkey = person(request), isinstance(form, PasskeyForm)
     context = {
         "state": services.state_of(user),
-        "form": form or ProofForm(),
+        "form": form if form and not is_about_passkey else ProofForm(),
+        "passkey_form": form if is_about_passkey else PasskeyForm(auto_id="passkey-%s"),
         "has_password": user.has_usable_password() and not user.is_demo,
+        "passkeys": passkeys.passkeys_of(user),
+        "offers_passkeys": passkeys.are_offered(),
     }
     return render(request, "web/second_factor.html", context, status=status)
 

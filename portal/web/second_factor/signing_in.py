@@ -18,16 +18,18 @@ from portal.accounts.sign_in_attempts import Attempt
 from portal.audit import sign_ins
 from portal.common.addresses import client_address
 from portal.common.errors import BerthError, TooManyCalls
+from portal.second_factor.passkeys import ask_to_use, use_passkey
 from portal.second_factor.services import begin, begun, check, confirm, has_factor, is_required
 from portal.web.auth import enter
 from portal.web.second_factor.forms import CodeForm, mark
+from portal.web.second_factor.passkeys import keep, taken
 from portal.web.second_factor.pictures import qr_code
 from portal.web.second_step import KEPT_AS, HalfSignedIn, half_signed_in
 
 
 @never_cache
 @login_not_required
-@sensitive_post_parameters("code")
+@sensitive_post_parameters("code", "answer")
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
     """Ask for a code after a right password, and let the person in once it is right."""
@@ -39,6 +41,17 @@ def page(request: HttpRequest) -> HttpResponse:
     if needs_app and not is_required(who.user):  # the rule has gone meanwhile
         return _enter(request, who)
     form, status = CodeForm(request.POST if request.method == "POST" else None), 200
+    if "answer" in request.POST and not needs_app:
+        try:
+            use_passkey(
+                who.user, answer=request.POST["answer"], challenge=taken(request).get("challenge", ""),
+                now=timezone.now(),
+            )  # fmt: skip
+            return _enter(request, who)
+        except BerthError as error:
+            form = CodeForm({})
+            form.errors.clear()
+            return _shown(request, who, form, needs_app=False, status=mark(form, error), error=error)
     if form.is_bound:
         status = 422
         if form.is_valid():
@@ -68,6 +81,9 @@ def _shown(
     if needs_app:
         app = begun(who.user) or begin(who.user, now=timezone.now())
         context |= {"app": app, "picture": qr_code(app.address)}
+    elif question := ask_to_use(who.user):
+        keep(request, question)
+        context["question"] = question
     answer = render(request, "web/second_step.html", context, status=status)
     if isinstance(error, TooManyCalls):
         answer["Retry-After"] = str(error.wait)
