@@ -26,7 +26,7 @@ from nodeagent.streams.dialing import Dialers, DialFailedError
 from nodeagent.streams.shells import session_of, start_shell
 from nodeagent.workloads.entry import PlayedEntry, start
 from tests.agent.images import write_layout
-from tests.agent.test_jobs import A, Node, job
+from tests.agent.job_node import A, Node, job
 from tests.agent.test_ssh_session import HOST, MINE, public
 
 pytestmark = pytest.mark.containers

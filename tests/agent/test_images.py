@@ -30,7 +30,7 @@ from nodeagent.runtimes.engines import device_lines, version_of
 from nodeagent.workloads.entry import HolderCommand, UnitEntry
 from nodeagent.workloads.inside import JoinError, join, place_of
 from tests.agent.images import write_layout
-from tests.agent.test_jobs import A, Node, job
+from tests.agent.job_node import A, Node, job
 
 DIGEST = "sha256:" + "a" * 64
 # Plays Podman: fetches once a file is there, and runs what comes behind the image as it is.

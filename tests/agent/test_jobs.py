@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hashlib
 import json
@@ -11,139 +10,18 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nodeagent.containers.boxes import LeaseContainers
-from nodeagent.containers.cache import ImageCache, remover
-from nodeagent.host.clock import boot_clock
 from nodeagent.jobs import runner, spec
-from nodeagent.jobs.folder import JobFolder, job_folders
-from nodeagent.jobs.running import NodeJobs
-from nodeagent.protocol.jobs import JobOrder
-from nodeagent.protocol.messages import DesiredLease, JobReport, Report
-from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lease_records import LeaseRecord
-from nodeagent.reconcile.reconciler import Reconciler
-from nodeagent.reconcile.worker import Worker
-from nodeagent.runtimes.names import stem_of
-from nodeagent.simulation.devices.driver import SimulatedDriver
-from nodeagent.workloads.entry import MOST_PLAYED, PlayedEntry, marked
+from nodeagent.jobs.folder import JobFolder
+from nodeagent.protocol.messages import Report
+from nodeagent.workloads.entry import marked
 from tests.agent.builder import lease
-from tests.agent.test_agent import FACTS, slice_at
-
-SOON_S = 20
-# What is left of a lease is killed by its name, and other workers run these tests as well.
-A = f"a{os.getpid()}"
-
-
-def job(name: str, *words: str, **more: object) -> DesiredLease:
-    """Return a desired lease that carries a job."""
-    wanted = lease(name, slice_at(0))
-    return replace(wanted, job=JobOrder(tuple(words), **more).text())  # type: ignore[arg-type]
-
-
-class Node:
-    """An agent's worker and jobs without a portal, over as many lives as are begun on one state folder."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        self.revision = 0
-        self.containers: Callable[[PlayedEntry], LeaseContainers] | None = None
-        self.images: Path | None = None
-        self.limit_mib = 0
-        self.most_processes = MOST_PLAYED
-
-    @asynccontextmanager
-    async def alive(self) -> AsyncIterator[Node]:
-        driver = SimulatedDriver(FACTS, self.state, "boot-1", clock=boot_clock)
-        self.reconciler = Reconciler("gpu-01", driver, Journal(self.state / "journal.jsonl"), boot_clock())
-        worker = Worker(self.reconciler, driver, boot_clock)
-        entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock, self.most_processes)
-        self.worker, self.entry = worker, entry
-        containers = self.containers(entry) if self.containers else None
-        cache = None
-        if containers is not None:
-            records, file = self.reconciler.lease_records.values, self.state / "images.json"
-            cache = ImageCache(file, self.limit_mib, records, remover(containers))
-        self.jobs = NodeJobs(
-            self.state / "jobs", entry, self.reconciler, boot_clock, worker.poke,
-            containers=containers, images=self.images, cache=cache,
-        )  # fmt: skip
-        worker.listeners.append(self.jobs.look)
-        tasks = [asyncio.create_task(worker.run()), asyncio.create_task(self.jobs.run())]
-        try:
-            yield self
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            worker.close()
-
-    def desire(self, *leases: DesiredLease) -> None:
-        from nodeagent.protocol.messages import Desired
-
-        self.revision = max(self.revision, self.reconciler.ledger.revision) + 1
-        self.worker.accept(Desired("gpu-01", 1, self.revision, leases))
-
-    def report(self, name: str) -> JobReport | None:
-        found = [one for one in self.reconciler.lease_records.values() if one.lease == name]
-        return found[0].job if found else None
-
-    def record(self, name: str) -> LeaseRecord:
-        return next(one for one in self.reconciler.lease_records.values() if one.lease == name)
-
-    def phase(self, name: str) -> str:
-        return self.record(name).phase
-
-    async def pause(self) -> None:
-        await asyncio.sleep(0.01)
-
-    async def idle(self) -> None:
-        """Wait until nothing is under way for jobs any more."""
-        async with asyncio.timeout(SOON_S):
-            while self.jobs._tasks:
-                await self.pause()
-
-    async def until(self, name: str, *phases: str) -> JobReport:
-        async with asyncio.timeout(SOON_S):
-            while (found := self.report(name)) is None or found.phase not in phases:
-                await asyncio.sleep(0.01)
-        return found
-
-    def output(self, name: str, ordinal: int = 1) -> bytes:
-        folder = JobFolder(self.state / "jobs", (name, 1), ordinal)
-        found, offset = b"", 0
-        while True:
-            offset, data = folder.read(offset, 1 << 20)
-            if not data:
-                return found
-            found, offset = found + data, offset + len(data)
-
-    async def kill(self, name: str, ordinal: int = 1) -> None:
-        """Kill a job's command, which may begin a little after the job is said to run."""
-        folder = JobFolder(self.state / "jobs", (name, 1), ordinal)
-        async with asyncio.timeout(SOON_S):
-            while "child" not in folder.lines():
-                await self.pause()
-        os.killpg(folder.lines()["child"], signal.SIGKILL)
-
-    def clean(self) -> None:
-        for folder in job_folders(self.state / "jobs"):
-            folder.remove()
-
-
-async def ran(tmp_path: Path, *words: str, **more: object) -> tuple[JobReport, bytes]:
-    """Run one job to its end and return how it ended, and what it printed."""
-    node = Node(tmp_path)
-    async with node.alive():
-        node.desire(job(A, *words, **more))
-        report = await node.until(A, "exited", "lost")
-        return report, node.output(A)
+from tests.agent.job_node import SOON_S, A, Node, job, ran, sleepers
+from tests.agent.test_agent import slice_at
 
 
 async def test_job_runs_as_the_holder_in_its_lease_and_takes_the_lease_with_it(tmp_path):
@@ -240,27 +118,6 @@ async def test_job_that_ignores_being_asked_forks_and_deletes_its_folder_ends_wi
         async with asyncio.timeout(SOON_S):
             while JobFolder(tmp_path / "jobs", (A, 1)).is_running() or sleepers():
                 await asyncio.sleep(0.05)
-
-
-def running_pids() -> list[int]:
-    """Return the processes of this host that have not ended, those that nobody has waited for left out."""
-    found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append(int(pid))
-    return found
-
-
-def sleepers() -> list[str]:
-    """Return what is left of the job above."""
-    found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            env = Path(f"/proc/{pid}/environ").read_bytes()
-            if f"BERTH_LEASE={A}\0".encode() in env and Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
 
 
 async def test_job_is_asked_before_its_lease_ends(tmp_path):
@@ -492,125 +349,4 @@ async def test_job_that_forks_without_end_is_refused_more_and_all_of_it_ends_wit
         async with asyncio.timeout(SOON_S):
             while marked({f"BERTH_LEASE={A}".encode()}):
                 await node.pause()
-        await node.idle()
-
-
-def follower(name: str, ordinal: int, *words: str, limit_s: int = 60) -> DesiredLease:
-    return job(name, *words, ordinal=ordinal, limit_s=limit_s)
-
-
-async def test_job_follows_another_in_its_lease_and_finds_nothing_of_it(tmp_path):
-    node = Node(tmp_path)
-    async with node.alive():
-        node.desire(follower(A, 1, "sh", "-c", "echo 1 > left; setsid sleep 300 & echo $!; exec sleep 300"))
-        await node.until(A, "running")
-        while not (left := node.output(A)).endswith(b"\n"):
-            await node.pause()
-        node.desire(follower(A, 2, "sh", "-c", "ls; echo two; exec sleep 300"))
-
-        await node.kill(A)
-        async with asyncio.timeout(SOON_S):
-            while node.record(A).job != JobReport("running", ordinal=2):
-                await node.pause()
-            while b"two" not in node.output(A, ordinal=2):
-                await node.pause()
-        report = node.record(A).report()
-
-        assert report.phase == "ready"
-        assert report.job_before is not None
-        assert (report.job_before.signal, report.job_before.ordinal) == (9, 1)
-        assert int(left) not in running_pids()
-    async with node.alive():  # another agent: it finds the second one running, and begins nothing
-        await node.until(A, "running")
-        assert node.record(A).report().job_before == report.job_before
-        await node.kill(A, 2)
-        await node.until(A, "exited")
-
-        assert node.phase(A) in ("draining", "gone")
-        assert node.output(A, ordinal=2) == b"two\n"
-        await node.idle()
-
-
-async def test_lease_ends_where_the_time_of_the_next_job_does_not_fit_or_its_own_is_up(tmp_path):
-    node = Node(tmp_path)
-    async with node.alive():
-        node.desire(follower(A, 1, "sleep", "300"))
-        await node.until(A, "running")
-        node.desire(follower(A, 2, "true", limit_s=10**6))
-        await node.kill(A)
-        await node.until(A, "exited")
-        assert (node.report(A).ordinal, node.phase(A) in ("draining", "gone")) == (1, True)
-
-        other = f"{A}-b"
-        node.desire(follower(other, 1, "sleep", "300"))
-        await node.until(other, "running")
-        node.record(other).job_until = boot_clock()
-        node.worker.poke()
-        report = await node.until(other, "exited")
-
-        assert (report.is_asked, node.record(other).reason) == (True, "expired")
-        await node.idle()
-
-
-async def test_process_that_stands_by_takes_the_next_job_or_goes(tmp_path):
-    node = Node(tmp_path)
-
-    async def standing_by() -> int:
-        async with asyncio.timeout(SOON_S):
-            while not (pid := node.jobs._standbys.pid((A, 1))):
-                await node.pause()
-        return pid
-
-    async def gone(pid: int) -> None:
-        async with asyncio.timeout(SOON_S):
-            while pid in running_pids():
-                await node.pause()
-
-    async def end(ordinal: int) -> None:
-        await node.kill(A, ordinal)
-
-    async def follow(ordinal: int) -> int:
-        """End the job before, and return the number of the next one's first process."""
-        await end(ordinal - 1)
-        async with asyncio.timeout(SOON_S):
-            while node.record(A).job != JobReport("running", ordinal=ordinal):
-                await node.pause()
-        return JobFolder(tmp_path / "jobs", (A, 1), ordinal).runner
-
-    async with node.alive():
-        node.desire(follower(A, 1, "sleep", "300"))
-        await node.until(A, "running")
-        node.desire(follower(A, 2, "sleep", "300"))
-        withdrawn = await standing_by()
-        node.desire(lease(A, slice_at(0)))
-        await gone(withdrawn)
-        while list((tmp_path / "jobs").glob("*.standby")):
-            await node.pause()
-
-        node.desire(follower(A, 2, "sleep", "300"))
-        killed = await standing_by()
-        os.kill(killed, signal.SIGKILL)
-        assert await follow(2) != killed  # by a process of its own, as the first one
-
-        node.desire(follower(A, 3, "sleep", "300"))
-        assert await standing_by() == await follow(3)
-
-        long = {f"V{number}": "x" * 4000 for number in range(14)}
-        node.desire(job(A, "sleep", "300", ordinal=4, limit_s=60, env=long))
-        assert await standing_by() != await follow(4)  # more than it could be told at once
-
-        node.desire(follower(A, 5, "sleep", "300"))
-        last = await standing_by()
-    await gone(last)
-    (tmp_path / "jobs" / f"{stem_of((A, 1))}+6.standby").mkdir()  # as a killed agent leaves it
-    async with node.alive():
-        await node.until(A, "running")
-        node.desire(follower(A, 5, "sleep", "300"))
-        await standing_by()
-        assert [path.name for path in (tmp_path / "jobs").glob("*.standby")] == [
-            f"{stem_of((A, 1))}+5.standby"
-        ]
-        assert await follow(5) != last
-        await end(5)
-        await node.until(A, "exited")
         await node.idle()
