@@ -1,4 +1,4 @@
-"""Hours of the fleet over HTTP: what was allocated, used, held idle and unavailable. Operators."""
+"""Hours of the fleet over HTTP: what was allocated, used, held without use and unavailable. Operators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Utilisation(Endpoint):
         parameters=(query("hours", f"How many hours up to now, 24 when left out, at most {MOST_HOURS}.", int),),
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """Read by hour what was allocated, used, held idle and unavailable. Operators."""
+        """Read by hour what was allocated, used, held without use and unavailable. Operators."""
         self.require_operator()
         raw = request.query_params.get("hours", "24")
         if not (raw.isascii() and raw.isdecimal() and len(raw) <= 6 and 1 <= int(raw) <= MOST_HOURS):

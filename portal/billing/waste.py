@@ -1,4 +1,4 @@
-"""What of a month's money bought nothing: held and idle, failed, reserved and unused, more memory than was touched."""
+"""What of a month's money bought nothing: held and not used, failed, reserved and unused, more memory than touched."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def waste(
     team: OfTeam = "",
     as_json: Json = False,
 ) -> None:
-    """Show what of a month's money bought nothing: held and idle, failed, unused memory, unused bookings."""
+    """Show what of a month's money bought nothing: held and not used, failed, unused memory, unused bookings."""
     with api() as portal:
         found = portal.get(f"reports/{_month(month)}/waste/", by=by, team=team)
     if as_json:

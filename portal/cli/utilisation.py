@@ -14,7 +14,7 @@ from portal.cli.command import Json, api, guarded
 def utilisation(
     hours: Annotated[int, typer.Option(help="How many hours up to now.")] = 24, as_json: Json = False
 ) -> None:
-    """Show by hour how much of the fleet was allocated, used, held idle and unavailable. Operators."""
+    """Show by hour how much of the fleet was allocated, used, held without use and unavailable. Operators."""
     with api() as portal:
         rows = portal.get("utilisation/", hours=str(hours))["results"]
     cells = [

@@ -1,4 +1,4 @@
-"""Hours of the fleet: how much was allocated, used, held idle and not to be had, and what idling cost."""
+"""Hours of the fleet: what was allocated, used, held without use and not to be had, and what unused time cost."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def fleet_picture(hours: Sequence[FleetHour]) -> Plot:
 
     parts: tuple[tuple[str, str, str, Callable[[FleetHour], int]], ...] = (
         (pgettext("devices", "Used"), "plot-used", "", lambda h: h.used or 0),
-        (pgettext("devices", "Held idle"), "plot-idle", "fill-hatch", lambda h: h.idle),
+        (pgettext("devices", "Held, not used"), "plot-idle", "fill-hatch", lambda h: h.idle),
         (pgettext("devices", "Held, not measured"), "plot-unmeasured", "fill-dots", lambda h: h.unmeasured),
         (pgettext("devices", "Free"), "plot-free", "", lambda h: h.free),
         (pgettext("devices", "Unavailable"), "plot-away", "fill-cross", lambda h: h.unavailable),
@@ -204,10 +204,10 @@ def _tiles(hours: Sequence[FleetHour], queue: Sequence[QueueRow], now: datetime)
             "activity", cluster,
         ),
         Tile(
-            _("Held idle"), None if idle is None else f"{idle.quantize(Decimal('0.01'))}",
+            pgettext("devices", "Held, not used"), None if idle is None else f"{idle.quantize(Decimal('0.01'))}",
             _("%(currency)s an hour") % {"currency": currency()},
             _("%(n)s devices") % {"n": _figure(last.idle)} if last else _("not measured yet"),
-            "hourglass", reverse("web:leases"),
+            "hourglass", reverse("web:idle"),
         ),
         Tile(
             _("Wait, P50 / P90"), waits.text, "",
