@@ -21,7 +21,7 @@ NOT_PAGES = {
     # People of the demo have no second factor: tests/web/test_second_factor.py asks for these pages.
     "oauth_device", "oauth_token",
     "second_step", "second_factor_begin", "second_factor_confirm", "second_factor_codes", "second_factor_off",
-    "second_factor_reset",
+    "second_factor_reset", "passkey_begin", "passkey_add", "passkey_remove",
     "sso_begin", "sso_back", "sso_leave", "single_sign_on_remove",
     "sign_out", "request_quote", "request_withdraw", "request_decide", "lease_extend", "lease_release",
     "notifications_read", "member_add", "member_remove", "invoice_csv", "token_revoke", "period_close",
@@ -40,7 +40,7 @@ NOT_PAGES = {
     "currency", "flavors_standard", "person_link", "join", "invitation", "team_invitation_revoke", "month_zone",
     "report_file", "rate_withdraw", "rate_move", "invoice_pdf", "note_decide", "note_withdraw", "refund_withdraw",
     "mailing_send", "mailing_remove",
-    "discount_end",
+    "discount_end", "deputy_end", "see_as_end",
     "idle_rule_remove", "idle_snooze",
     "team_budget_end",
     "workshop_add", "workshop_remove", "workshop_decide", "workshop_cancel", "workshop_repeat", "workshop_start",
