@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 
 from portal.audit.services import record
 from portal.billing.models import PeriodState, UsageLabel, UsageRecord
+from portal.billing.periods import hold_periods
 from portal.common.errors import Forbidden, Invalid, NotFound
 from portal.common.retry import with_retries
 from portal.common.sql import fetch
@@ -269,8 +270,14 @@ def _file_anew(leases: Sequence[Lease]) -> None:
     of_label: dict[int | None, list[int]] = defaultdict(list)
     for lease in leases:
         of_label[kept.get(labels.get(lease.pk, NONE))].append(lease.pk)
+    billed_in = (
+        UsageRecord.objects.filter(lease__in=leases).order_by().values_list("period__starts_at", flat=True)
+    )
+    # Held, so that none closes between being found open and being written to: the database would refuse all of it.
+    held = hold_periods(billed_in.distinct()).values()
+    months = [period.pk for period in held if period.state == PeriodState.OPEN]
     for label_id, ids in of_label.items():
-        usage = UsageRecord.objects.filter(lease__in=ids, period__state=PeriodState.OPEN)
+        usage = UsageRecord.objects.filter(lease__in=ids, period__in=months)
         usage.exclude(label=label_id).update(label=label_id)
 
 
