@@ -1,6 +1,6 @@
-"""Dates and times as people read them, in the zone and language in use: "22 Nov, 10:30"; another year is named.
+"""Times and lengths of time as people read them, in the zone and language in use: "22 Nov, 10:30", "1 d 6 h".
 
-``static/js/i18n.js`` writes the same in the browser.
+Another year is named. ``static/js/i18n.js`` writes the same in the browser.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from functools import lru_cache
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import get_language
+from django.utils.translation import gettext as _
+
+from portal.common.units import span_parts
 
 
 def moment(at: datetime, *, now: datetime | None = None) -> str:
@@ -37,3 +40,11 @@ def moment_of(text: object) -> str | None:
 def month(first: date) -> str:
     """Return the billing month that begins on a day, such as "November 2026"."""
     return date_format(first, "YEAR_MONTH_FORMAT")
+
+
+def span(seconds: int | None) -> str | None:
+    """Return a length of time by its two largest units: "1 d 6 h", "90 s" as "1 min 30 s"."""
+    if seconds is None:
+        return None
+    words = {"d": _("%(n)d d"), "h": _("%(n)d h"), "min": _("%(n)d min"), "s": _("%(n)d s")}
+    return " ".join(words[unit] % {"n": n} for n, unit in span_parts(seconds))

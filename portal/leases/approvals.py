@@ -17,6 +17,7 @@ from portal.audit.services import record
 from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid
+from portal.common.moments import span
 from portal.common.sql import fetch
 from portal.leases.approvers import absent, approvers, audited, said_by
 from portal.leases.models import ApprovalStep, LeaseRequest
@@ -242,16 +243,16 @@ def _cut(request: LeaseRequest, count: int | None, duration_s: int | None, now: 
         fields["count"] = ngettext(
             "It asks for %(n)d: less cannot be approved.", "Approve 1 to %(n)d.", request.count
         ) % {"n": request.count}
-    least_s = request.flavor.min_duration_s
-    if duration_s is not None and not min(least_s, request.duration_s) <= duration_s <= request.duration_s:
-        fields["duration_s"] = _("Approve %(low)d to %(high)d seconds.") % {
-            "low": least_s,
-            "high": request.duration_s,
+    least_s = min(request.flavor.min_duration_s, request.duration_s)
+    if duration_s is not None and not least_s <= duration_s <= request.duration_s:
+        fields["duration_s"] = _("Approve %(low)s to %(high)s.") % {
+            "low": span(least_s),
+            "high": span(request.duration_s),
         }
+    if fields:
+        raise Invalid(fields=fields)
     given = (count or request.count, duration_s or request.duration_s)
-    if fields or given == (request.count, request.duration_s):
-        if fields:
-            raise Invalid(fields=fields)
+    if given == (request.count, request.duration_s):
         return {}
     if request.is_job:
         name = "count" if given[0] != request.count else "duration_s"

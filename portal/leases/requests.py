@@ -22,6 +22,7 @@ from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
 from portal.common.failpoints import failpoint
+from portal.common.moments import span
 from portal.common.rows import NewRow, Rows
 from portal.common.sql import fetch
 from portal.fleet.models import Mode
@@ -101,9 +102,9 @@ def check_spec(spec: RequestSpec, *, now: datetime) -> Flavor:
     if not 1 <= spec.count <= most:
         fields["count"] = _("Ask for 1 to %(n)d of this flavor.") % {"n": most}
     if not flavor.min_duration_s <= spec.duration_s <= flavor.max_duration_s:
-        fields["duration_s"] = _("This flavor runs for %(low)d to %(high)d seconds.") % {
-            "low": flavor.min_duration_s,
-            "high": flavor.max_duration_s,
+        fields["duration_s"] = _("This flavor runs for %(low)s to %(high)s.") % {
+            "low": span(flavor.min_duration_s),
+            "high": span(flavor.max_duration_s),
         }
     if spec.priority not in PRIORITIES:
         fields["priority"] = _("Choose low, normal or high.")

@@ -1,4 +1,4 @@
-"""Figures as people read them: money, GPU shares, memory and spans of time. None stays None: unknown."""
+"""Figures as people read them: money, GPU shares, memory and short times. None stays None: unknown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from django.utils.translation import gettext as _
 
-from portal.common.units import DAY_S, HOUR_S, MINUTE_S, memory_text, span_parts
+from portal.common.units import DAY_S, HOUR_S, MINUTE_S, memory_text
 
 MICRO = 1_000_000
 LONGEST_TEXT = 40
@@ -35,14 +35,6 @@ def gpus(milli: int | None) -> str | None:
 def memory(mib: int | None) -> str | None:
     """Return MiB as GiB to a tenth ("19.6 GiB"), below one as MiB, like static/js/i18n.js."""
     return None if mib is None else memory_text(mib)
-
-
-def span(seconds: int | None) -> str | None:
-    """Return a length of time by its two largest units: "1 d 6 h", "90 s" as "1 min 30 s"."""
-    if seconds is None:
-        return None
-    words = {"d": _("%(n)d d"), "h": _("%(n)d h"), "min": _("%(n)d min"), "s": _("%(n)d s")}
-    return " ".join(words[unit] % {"n": n} for n, unit in span_parts(seconds))
 
 
 def milliseconds(value: float | None) -> str | None:

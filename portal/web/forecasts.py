@@ -12,10 +12,10 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
+from portal.common.moments import span
 from portal.leases.forecast_records import WEEKS, ForecastScore, quality
 from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
-from portal.web.figures import span
 
 AIM_PERCENT = 90
 

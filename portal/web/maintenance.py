@@ -16,13 +16,14 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.moments import span
 from portal.fleet import maintenance as windows
 from portal.fleet.models import MaintenanceWindow, Node
 from portal.leases import maintenance
 from portal.leases.maintenance import AffectedLease
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import MomentField
-from portal.web.figures import span, what_text
+from portal.web.figures import what_text
 
 
 class TimesForm(forms.Form):

@@ -17,9 +17,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 from portal.billing.models import RefundCause, RefundRule
 from portal.billing.refunds import set_refund_rule, withdraw_refund_rule
 from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.moments import span
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import DurationField, MomentField, text_field
-from portal.web.figures import span
 
 FIELD_OF = {"credit_percent": "percent", "most_s": "most", "within_s": "within"}
 

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from portal.catalog.models import Flavor
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid
+from portal.common.moments import span
 from portal.common.zones import SkippedTimeError, instant_of, zone_named
 from portal.leases import reservations
 from portal.leases.models import LeaseRequest, Reservation
@@ -27,7 +28,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import DurationField, NoteForm, WallTimeField
-from portal.web.figures import span, what_text
+from portal.web.figures import what_text
 
 FIELD_OF = {"duration_s": "duration"}
 

@@ -219,6 +219,12 @@ def test_what_no_device_can_serve_is_impossible_and_says_the_nearest(world: Worl
     assert answer.json()["errors"][0]["field"] == "count"
 
 
+def test_a_length_that_is_not_offered_is_refused_in_days(world: World, calls: Any) -> None:
+    answer = calls("bob").post("requests/", {**BODY, "duration_s": 8 * 86_400})
+
+    assert answer.json()["errors"][0]["detail"] == "This flavor runs for 1 s to 7 d."
+
+
 def test_asking_for_a_foreign_team_answers_as_for_one_that_is_not_there(world: World, calls: Any) -> None:
     world.submit("bob")
     charlie = calls("charlie")

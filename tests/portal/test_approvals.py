@@ -78,7 +78,9 @@ def test_more_than_was_asked_for_cannot_be_approved(world: World, less: dict[str
     with pytest.raises(Invalid) as refused:
         approve(world, request, "approver", **less)
 
-    assert list(refused.value.fields) == list(less)
+    ((field, said),) = refused.value.fields.items()
+    assert [field] == list(less)
+    assert said == ("Approve 1 to 4." if field == "count" else "Approve 1 s to 4 h.")
     assert not ApprovalStep.objects.exists()
 
 

@@ -11,12 +11,12 @@ from django.utils import timezone, translation
 
 from portal.catalog.speed import speeds_of
 from portal.cli import formatting
+from portal.common.moments import span
 from portal.common.templatetags.readable import amount
 from portal.fleet.models import DeviceModel
 from portal.leases import forecasting
 from portal.leases.reasons import sentence
 from portal.quotas.models import Quota
-from portal.web.figures import span
 from portal.web.quota_bars import quota_bar
 from portal.web.requests.rows import request_rows
 from tests.portal.builders import H100, World

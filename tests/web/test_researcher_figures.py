@@ -4,7 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from portal.web.figures import duration_text, gpus, memory, money, parse_duration, span
+from portal.common.moments import span
+from portal.web.figures import duration_text, gpus, memory, money, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from portal.catalog.models import Flavor
+from portal.common.moments import span
 from portal.common.sql import fetch, in_sql
 from portal.common.units import DAY_S, HOUR_S, MINUTE_S
 from portal.leases import forecasting
 from portal.leases.models import LeaseRequest
 from portal.leases.states import LIVE_ON_NODE, RequestState
-from portal.web.figures import span
 
 MOST = 8
 _QUEUE = f"""

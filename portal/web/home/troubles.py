@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.common.moments import span
 from portal.common.sql import fetch
 from portal.fleet.draining import drain_state
 from portal.fleet.maintenance import nodes_in_maintenance
@@ -19,7 +20,7 @@ from portal.fleet.selectors import OFFLINE, STALE, node_state
 from portal.idle.models import IDLE, IdleStanding
 from portal.leases.states import RUNNING_LEASES
 from portal.telemetry.processes import orphans_by_node
-from portal.web.figures import gpus, span
+from portal.web.figures import gpus
 from portal.web.nodes.health import event_row
 
 MOST = 8

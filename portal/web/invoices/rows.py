@@ -17,11 +17,12 @@ from portal.billing.notes import note_sums
 from portal.billing.selectors import InvoiceView, LineView
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.catalog.selectors import shown_names
+from portal.common.moments import span
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import LeaseState
 from portal.teams.models import Team
 from portal.web.discounts import discount_label
-from portal.web.figures import gpus, money, span
+from portal.web.figures import gpus, money
 from portal.web.leases.timeline import why_text
 
 SIX = Decimal("0.000001")

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_POST
 
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
+from portal.common.moments import span
 from portal.leases.extending import (
     approve_extension,
     extend_lease,
@@ -22,7 +23,6 @@ from portal.leases.selectors import may_manage_lease, visible_lease
 from portal.leases.states import LeaseState
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import NoteForm
-from portal.web.figures import span
 from portal.web.leases.forms import ExtendForm
 
 

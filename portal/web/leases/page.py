@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 from portal.billing.labels import labels_of, may_label_request
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
+from portal.common.moments import span
 from portal.gateway.catalogue import apps
 from portal.gateway.sharing import may_watch
 from portal.gateway.tickets import why_no_app, why_no_terminal
@@ -34,7 +35,7 @@ from portal.leases.selectors import (
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.selectors import Rights
 from portal.web.access import rights_of
-from portal.web.figures import duration_text, money, span
+from portal.web.figures import duration_text, money
 from portal.web.idle.page import idle_card
 from portal.web.leases.access import device_views, entrance
 from portal.web.leases.apps import leads_to_apps

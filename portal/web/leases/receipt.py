@@ -13,9 +13,10 @@ from django.utils.translation import gettext as _
 from portal.billing.models import RefundCause, RefundRule, UsageRecord, UsageTotal
 from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
+from portal.common.moments import span
 from portal.leases.models import Lease
 from portal.web.discounts import discount_label
-from portal.web.figures import gpus, money, span
+from portal.web.figures import gpus, money
 from portal.web.jobs.rows import JobRow, job_of, job_row
 from portal.web.leases.job_shares import bill_of
 from portal.web.refunds import rule_text

@@ -14,10 +14,11 @@ from django.utils.translation import gettext as _
 from portal.billing.selectors import cost_so_far, discounts_at
 from portal.catalog.pricing import discounted_price, exact_micro, lowered
 from portal.catalog.selectors import rates_now
+from portal.common.moments import span
 from portal.leases.models import Lease
 from portal.leases.selectors import seconds_left
 from portal.leases.states import EndReason, LeaseState
-from portal.web.figures import money, span, what_text
+from portal.web.figures import money, what_text
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
 from portal.accounts.models import User
+from portal.common.moments import span
 from portal.leases.approvals import NOBODY_DECIDED
 from portal.leases.failures import failure_text
 from portal.leases.models import ApprovalStep, Lease, LeaseEvent, LeaseRequest, RequestEvent
 from portal.leases.states import EndReason, LeaseState, RequestState
-from portal.web.figures import span
 
 R, L = RequestState, LeaseState
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from portal.budgets.models import BudgetAction, SpendBasis
-from portal.common.moments import moment_of
+from portal.common.moments import moment_of, span
 from portal.common.templatetags.readable import amount
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
@@ -22,7 +22,6 @@ from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
 from portal.teams.models import Role
-from portal.web.figures import span
 from portal.web.notifications.delegations import DELEGATION_KINDS, decider
 from portal.web.notifications.workshops import WORKSHOP_KINDS
 

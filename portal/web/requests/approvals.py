@@ -23,7 +23,7 @@ from portal.catalog.discounts import DiscountWanted, discounts_over
 from portal.catalog.models import Rate
 from portal.catalog.pricing import quote_at
 from portal.common.errors import Conflict, Forbidden, Invalid
-from portal.common.moments import moment
+from portal.common.moments import moment, span
 from portal.leases.approvals import approve_request, needs_second, open_seats, reject_request, terms_of
 from portal.leases.effects import QueueEffect, effects_on_queue
 from portal.leases.models import ApprovalStep, LeaseRequest, Reservation, Workshop
@@ -42,7 +42,7 @@ from portal.quotas.models import Quota
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import MaybeDuration, NoteForm
-from portal.web.figures import gpus, money, span, what_text
+from portal.web.figures import gpus, money, what_text
 from portal.web.leases.page import waiting_view
 from portal.web.leases.timeline import step_text
 from portal.web.requests.options import wish_facts

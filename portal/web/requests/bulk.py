@@ -16,8 +16,9 @@ from django.views.decorators.http import require_http_methods
 from portal.billing.selectors import currency
 from portal.catalog.models import Flavor
 from portal.common.errors import Forbidden, Invalid
+from portal.common.moments import span
 from portal.web.access import done, person, rights_of
-from portal.web.figures import money, span, what_text
+from portal.web.figures import money, what_text
 from portal.web.requests.new import teams_to_ask_for
 from portal.web.requests.request_csv import COLUMNS, MOST_LINES, MOST_TEXT, CsvLine, ask_for_lines, read_csv
 from portal.web.requests.tickets import first_use, forget, remember, seen_before

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
+from portal.common.moments import span
 from portal.leases.availability import availability
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import held, submit_request, withdraw_request
@@ -25,7 +26,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of
 from portal.web.availability import STEPS, strip, usual_sizes
-from portal.web.figures import parse_duration, span, what_text
+from portal.web.figures import parse_duration, what_text
 from portal.web.links import again_address, form_address
 from portal.web.opening import opening_choices
 from portal.web.requests.flavors import flavor_choices, reference_sentence

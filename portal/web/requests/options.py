@@ -12,11 +12,11 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.common.moments import span
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import MOST_NODES, RequestSpec
 from portal.leases.states import Opening, WorkloadKind
 from portal.web.fields import LOCAL_TIME, MaybeDuration, MomentField
-from portal.web.figures import span
 
 WORK_CHOICES = (
     ("interactive", gettext_lazy("Interactive: you sit in front of it")),

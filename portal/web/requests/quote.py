@@ -19,6 +19,7 @@ from portal.catalog.models import Flavor
 from portal.catalog.pricing import Quote
 from portal.catalog.services import cost_milli
 from portal.common.errors import Impossible
+from portal.common.moments import span
 from portal.leases import forecasting
 from portal.leases.budget_gate import asking_approval, stopping
 from portal.leases.requests import (
@@ -35,7 +36,7 @@ from portal.teams.models import Team
 from portal.teams.selectors import Rights
 from portal.web.discounts import discount_label
 from portal.web.fields import LOCAL_TIME
-from portal.web.figures import duration_text, gpus, money, span, what_text
+from portal.web.figures import duration_text, gpus, money, what_text
 from portal.web.requests.options import wish_facts
 
 FILLS = "[name=flavor], #id_count, #id_duration, [name=is_preemptible], [name=starts_at]"

@@ -10,11 +10,12 @@ from decimal import Decimal
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from portal.common.moments import span
 from portal.leases import forecasting
 from portal.leases.approvals import NOBODY_DECIDED
 from portal.leases.models import LeaseRequest
 from portal.leases.states import RequestState
-from portal.web.figures import money, span, what_text
+from portal.web.figures import money, what_text
 
 
 @dataclass(frozen=True)

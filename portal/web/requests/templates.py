@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.catalog.models import Flavor
 from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.moments import span
 from portal.leases.models import RequestTemplate
 from portal.leases.requests import RequestSpec
 from portal.leases.states import Opening
@@ -30,7 +31,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import visible_team
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import DurationField, text_field
-from portal.web.figures import duration_text, span, what_text
+from portal.web.figures import duration_text, what_text
 from portal.web.links import form_address
 
 # How the fields of the service are called on the form.

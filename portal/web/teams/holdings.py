@@ -7,11 +7,12 @@ from datetime import datetime
 from decimal import Decimal
 
 from portal.billing.selectors import cost_so_far
+from portal.common.moments import span
 from portal.leases.forecasting import sentence
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES, RequestState
 from portal.teams.models import Team
-from portal.web.figures import money, span
+from portal.web.figures import money
 
 SHOWN = 20
 

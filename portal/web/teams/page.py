@@ -13,6 +13,7 @@ from portal.audit.organisation import may_add_team, may_change_team
 from portal.billing.labels import may_label_team
 from portal.billing.selectors import currency, period_of, team_spend
 from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.moments import span
 from portal.idle.selectors import idle_now
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
@@ -20,7 +21,6 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
-from portal.web.figures import span
 from portal.web.idle.page import idle_row
 from portal.web.quota_bars import quota_bar
 from portal.web.teams.fair_share import standing_card

@@ -24,12 +24,12 @@ from portal.audit.organisation import (
     may_change_team,
 )
 from portal.common.errors import Forbidden, Invalid
+from portal.common.moments import span
 from portal.teams.models import Role, Team, TimeOutRule
 from portal.teams.selectors import visible_team
 from portal.teams.services import roles_to_give
 from portal.web.access import done, rights_of
 from portal.web.fields import MaybeDuration, text_field
-from portal.web.figures import span
 
 HOUR_S = 3600
 

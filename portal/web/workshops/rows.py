@@ -14,14 +14,14 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from portal.common.moments import moment
+from portal.common.moments import moment, span
 from portal.leases.attendees import AttendeeList
 from portal.leases.models import Workshop
 from portal.leases.seats import AHEAD, BACK, CAME, EARLY, NO_SLICE, OPEN, SeatView
 from portal.leases.states import Approval, RequestState
 from portal.leases.workshop_quotes import WorkshopQuote
 from portal.web.fields import LOCAL_TIME
-from portal.web.figures import money, span
+from portal.web.figures import money
 
 # What became of a seat: word, tone and icon.
 SEAT_STATES: dict[str, tuple[Any, str, str]] = {
