@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from django.utils.translation import gettext as _
 
-from portal.common.moments import moment_of
-from portal.web.notifications.delegations import decider
-
-Facts = dict[str, Any]
+from portal.web.notifications.kinds import Facts, Wording, decider, moment_at
 
 
 def _said(sentence: str, f: Facts) -> str:
     facts = {name: f.get(name, "?") for name in ("name", "by", "note", "seats", "came", "missing")}
-    return sentence % {**facts, "by": decider(f), "at": moment_of(f.get("starts_at")) or "?"}
+    return sentence % {**facts, "by": decider(f), "at": moment_at(f, "starts_at")}
 
 
 def _awaits(f: Facts) -> str:
@@ -50,13 +46,13 @@ def _settled(f: Facts) -> str:
     return _said(_("%(name)s: %(came)s came, %(missing)s did not; their slices were given back."), f)
 
 
-WORKSHOP_KINDS: Final[dict[str, tuple[str, str, Callable[[Facts], str]]]] = {
-    "workshop.awaits_approval": ("checkbox", "info", _awaits),
-    "workshop.approved": ("circle-check", "good", _approved),
-    "workshop.rejected": ("circle-x", "bad", _rejected),
-    "workshop.lapsed": ("clock", "warn", _lapsed),
-    "workshop.seat": ("calendar", "info", _seat),
-    "workshop.removed": ("arrow-back-up", "info", _removed),
-    "workshop.cancelled": ("x", "warn", _cancelled),
-    "workshop.settled": ("users", "info", _settled),
+WORKSHOP_KINDS: Final[dict[str, Wording]] = {
+    "workshop.awaits_approval": Wording("checkbox", "info", _awaits),
+    "workshop.approved": Wording("circle-check", "good", _approved),
+    "workshop.rejected": Wording("circle-x", "bad", _rejected),
+    "workshop.lapsed": Wording("clock", "warn", _lapsed),
+    "workshop.seat": Wording("calendar", "info", _seat),
+    "workshop.removed": Wording("arrow-back-up", "info", _removed),
+    "workshop.cancelled": Wording("x", "warn", _cancelled),
+    "workshop.settled": Wording("users", "info", _settled),
 }
