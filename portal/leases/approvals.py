@@ -105,19 +105,7 @@ def approve_request(
     if terms and terms != terms_of(locked):
         raise Conflict(_("This request asks for something else by now. Look at it again, then decide."))
     steps = list(locked.approval_steps.all())
-    if any(step.approver_id == actor.pk for step in steps):
-        raise Conflict(_("You have approved this already. Somebody else approves it next."))
-    seats = open_seats(locked, seats, actor)
-    if not seats:
-        raise Conflict(
-            _(
-                "A person and their deputy count as one, and one of both has approved this. Somebody else decides next."
-            )
-        )
-    seat = seats[0]
-    is_above = decides_above(seat, locked.team)
-    if steps and not is_above and not any(step.is_above for step in steps):
-        raise Conflict(_("Your team has approved this already. Somebody of a team above decides next."))
+    seat, is_above = _next_seat(locked, steps, seats, actor)
     decided_for = absent(seat)
     asked_count, asked_duration_s = locked.count, locked.duration_s
     changed = _cut(locked, count, duration_s, now)
@@ -146,6 +134,25 @@ def approve_request(
     facts: dict[str, Any] = {**said_by(actor, decided_for), **less}
     notify([locked.author], "request.approved", target=locked.uid, at=now, **facts)
     return locked
+
+
+def _next_seat(
+    request: LeaseRequest, steps: Sequence[ApprovalStep], seats: Sequence[Rights], actor: User
+) -> tuple[Rights, bool]:
+    """Return in whose place this person approves next, and whether that is in a team above; raises Conflict."""
+    if any(step.approver_id == actor.pk for step in steps):
+        raise Conflict(_("You have approved this already. Somebody else approves it next."))
+    still = open_seats(request, seats, actor)
+    if not still:
+        raise Conflict(
+            _(
+                "A person and their deputy count as one, and one of both has approved this. Somebody else decides next."
+            )
+        )
+    is_above = decides_above(still[0], request.team)
+    if steps and not is_above and not any(step.is_above for step in steps):
+        raise Conflict(_("Your team has approved this already. Somebody of a team above decides next."))
+    return still[0], is_above
 
 
 @transaction.atomic
