@@ -18,17 +18,13 @@ from portal.teams.models import Team
 
 # What leases were charged in the month, with what telemetry knows of each in its hours. ``part`` is how much of its
 # charged time was measured; ``above`` what the smallest offered size of the same model that holds its peak memory
-# would have cost less, as a part.
-_CHARGED = f"""
+# would have cost less, as a part. The hours are looked up lease by lease (OFFSET keeps the lookup apart): the
+# planner expects one lease of a month that is new to its statistics, and would add up all hours again for each.
+CHARGED = f"""
 WITH cost AS MATERIALIZED (
   SELECT lease_id, sum(seconds) AS seconds, sum(share_milli_seconds::numeric * micro_per_hour) / 3600000 AS micro
     FROM billing_usagerecord WHERE period_id = %(period)s AND late_for_id IS NULL AND team_id = ANY(%(teams)s)
    GROUP BY 1),
-hours AS (
-  SELECT r.lease_id, sum(r.minutes) AS minutes, sum(r.minutes * r.util_mean) / sum(r.minutes) / 100 AS util,
-         max(r.memory_max_mib) AS peak
-    FROM cost c JOIN telemetry_hourrollup r ON r.lease_id = c.lease_id
-   WHERE r.hour >= date_trunc('hour', %(since)s::timestamptz) AND r.hour < %(until)s GROUP BY 1),
 found AS (
   SELECT l.team_id, l.user_id, c.micro, l.end_reason = '{EndReason.FAULT}' AS is_failed,
          least(1, coalesce(h.minutes, 0) * 60 / c.seconds) AS part, coalesce(1 - least(h.util, 1), 0)::numeric AS idle,
@@ -37,7 +33,10 @@ found AS (
            WHERE o.device_model_id = f.device_model_id AND o.is_active AND o.memory_mib >= h.peak
            AND o.share_milli < f.share_milli) AS above
     FROM cost c JOIN leases_lease l ON l.id = c.lease_id JOIN catalog_flavor f ON f.id = l.flavor_id
-    LEFT JOIN hours h ON h.lease_id = c.lease_id)
+   CROSS JOIN LATERAL (
+      SELECT sum(minutes) AS minutes, sum(minutes * util_mean) / sum(minutes) / 100 AS util, max(memory_max_mib) AS peak
+        FROM (SELECT * FROM telemetry_hourrollup WHERE lease_id = c.lease_id OFFSET 0) AS own
+       WHERE hour >= date_trunc('hour', %(since)s::timestamptz) AND hour < %(until)s) AS h)
 SELECT team_id, user_id, sum(micro), sum(micro * part * idle) FILTER (WHERE NOT is_failed),
        sum(micro * (1 - part)) FILTER (WHERE NOT is_failed), sum(micro) FILTER (WHERE is_failed),
        sum(micro * coalesce(above, 0)) FILTER (WHERE NOT is_failed AND NOT is_unseen),
@@ -103,7 +102,7 @@ def waste_of(
         "until": min(now, period.ends_at), "now": now,
     }  # fmt: skip
     sums: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: dict.fromkeys(FIGURES, 0))
-    for team_id, user_id, *values in fetch(_CHARGED, given):
+    for team_id, user_id, *values in fetch(CHARGED, given):
         for name, value in zip(FIGURES, values, strict=False):
             sums[team_id, user_id][name] = round(value or 0)
     for team_id, user_id, reserved in fetch(_RESERVED, given):

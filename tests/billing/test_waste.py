@@ -8,7 +8,8 @@ import pytest
 
 from portal.billing.metering import meter_all
 from portal.billing.periods import period_of
-from portal.billing.waste import WasteBy, WasteRow, waste_of
+from portal.billing.waste import CHARGED, WasteBy, WasteRow, waste_of
+from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import EndReason
 from portal.teams.models import Team
@@ -94,3 +95,17 @@ def test_a_booking_that_is_not_used_counts_at_its_price_and_is_not_billed(world:
     assert whole.reserved_micro == 0
     assert [row.key for row in rows] == ["perception"]
     assert waste_of(period_of(AT), [], by=WasteBy.TEAM, now=world.now)[0] == []
+
+
+def test_hours_are_looked_up_lease_by_lease_however_few_leases_are_expected(world: World) -> None:
+    ran(world)
+    period = period_of(AT)
+    given = {
+        "period": period.pk, "teams": [team.pk for team in Team.objects.all()],
+        "since": period.starts_at, "until": period.ends_at,
+    }  # fmt: skip
+
+    plan = "\n".join(line for (line,) in fetch(f"EXPLAIN {CHARGED}", given))
+
+    assert plan.count("CTE Scan on cost") == 1, "else all hours are added up again for each lease"
+    assert "(lease_id = c.lease_id)" in plan
