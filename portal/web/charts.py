@@ -184,6 +184,16 @@ def tick_text(value: float) -> str:
     )
 
 
+def axis_ticks(top: float, parts: int) -> list[str]:
+    """Return the numbers of an axis of so many equal parts, from the top down."""
+    return [tick_text(top * (parts - part) / parts) for part in range(parts + 1)]
+
+
+def axis_lines(parts: int) -> list[float]:
+    """Return at which height each of these numbers has its line, from the top down."""
+    return [round(HEIGHT * part / parts, 1) for part in range(parts + 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class StripCell:
     """One hour of one row: ``text`` is what stands in it, ``level`` 0 to 4 how dark it is, ``kind`` its pattern."""

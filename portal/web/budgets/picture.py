@@ -9,7 +9,7 @@ from django.utils.translation import pgettext
 from portal.billing.budgets import BudgetCourse
 from portal.billing.periods import zone_at
 from portal.budgets.models import BudgetAction
-from portal.web.charts import DrawnPart, Plot, band_path, grounds, line_path, nice_top, tick_text
+from portal.web.charts import DrawnPart, Plot, axis_lines, axis_ticks, band_path, grounds, line_path, nice_top
 from portal.web.home.months import MICRO, amount, day_text, forecast_band
 
 MOST_MARKS = 6
@@ -46,8 +46,8 @@ def budget_picture(course: BudgetCourse, unit: str, *, url: str, link: str) -> P
         curves=curves,
         columns=grounds([day_text(days.first, at) for at in range(n)], rows, heads),
         heads=heads,
-        ticks=[tick_text(top * (parts - part) / parts) for part in range(parts + 1)],
-        lines=[round(300 * part / parts, 1) for part in range(parts + 1)],
+        ticks=axis_ticks(top, parts),
+        lines=axis_lines(parts),
         marks=[day_text(days.first, at) for at in range(0, n, step)][:MOST_MARKS],
         unit=_("%(currency)s since %(day)s; days in %(zone)s")
         % {"currency": unit, "day": day_text(days.first, 0), "zone": zone_at(days.first)},
