@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from portal.common.live import redis_client
 from portal.fleet.health import see_health
@@ -12,11 +10,6 @@ from portal.fleet.models import Device, HealthEvent
 from portal.leases.models import Placement
 from portal.telemetry import processes
 from tests.portal.builders import World
-
-
-@pytest.fixture(autouse=True)
-def _no_lists() -> None:
-    redis_client().delete(processes.NEWEST, processes.ORPHANS)
 
 
 def test_an_operator_reads_what_ails_a_node_and_what_it_cannot_offer(world: World, berth: Any) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from portal.common.live import redis_client
 from portal.leases.forecasting import SNAPSHOT_KEY
+from portal.telemetry.latest import LATEST
+from portal.telemetry.processes import NEWEST, ORPHANS
 from tests.portal.builders import World, build_world
 
 
 @pytest.fixture
 def world(db: None) -> World:
-    """A whole small installation, fresh for this test; no picture of an earlier one is left published."""
-    redis_client().delete(SNAPSHOT_KEY)
+    """A whole small installation, fresh for this test; nothing that nodes of an earlier one told is left in Redis."""
+    redis_client().delete(SNAPSHOT_KEY, LATEST, NEWEST, ORPHANS)
     return build_world()

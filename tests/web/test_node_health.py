@@ -18,11 +18,6 @@ from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 
 
-@pytest.fixture(autouse=True)
-def _no_lists() -> None:
-    redis_client().delete(processes.NEWEST, processes.ORPHANS)
-
-
 @pytest.fixture
 def device(world: World) -> Device:
     return Device.objects.get(node__name="gpu-01", index=3)
