@@ -25,13 +25,19 @@ const read = (name) => attempt((storage) => JSON.parse(storage.getItem(name))) ?
 const write = (name, draft) => attempt((storage) => storage.setItem(name, JSON.stringify(draft)));
 const forget = (name) => attempt((storage) => storage.removeItem(name));
 
+// Whoever signs in before the sign-in page has loaded its scripts is only known by where they come from.
+function isAskedToSignIn() {
+  const came = document.referrer && new URL(document.referrer).pathname;
+  return document.querySelector("[data-sign-in]") !== null || came === document.documentElement.dataset.signInPage;
+}
+
 /** Settle what became of forms that were sent: who is asked to sign in still needs them, else only the way back does. */
 export function startDrafts() {
   for (const name of attempt(Object.keys) ?? []) {
     if (!name.startsWith(PREFIX)) continue;
     const draft = read(name);
     if (!draft.sent) continue;
-    write(name, { values: draft.values, taken: !document.querySelector("[data-sign-in]") });
+    write(name, { values: draft.values, taken: !isAskedToSignIn() });
   }
 }
 

@@ -44,6 +44,22 @@ def test_what_was_typed_comes_back_after_reload_language_and_sign_in(visit: Call
     assert note.is_hidden()
 
 
+def test_sign_in_page_whose_scripts_never_ran_keeps_what_was_typed(visit: Callable[..., Visitor]) -> None:
+    bob = visit("bob")
+    page = bob.open(FORM)
+    page.locator("#id_duration").fill("7h")
+    page.context.clear_cookies(name="sessionid")
+    page.route("**/js/main.js", lambda route: route.fulfill(content_type="text/javascript", body=""))
+    page.locator("#request-form button[type=submit].btn-primary").click()
+    someone = page.locator("button[name=demo][value=bob]")
+    someone.wait_for()
+    page.unroute("**/js/main.js")
+    someone.click()
+    page.wait_for_url(f"{bob.url}{FORM}")
+    page.locator("[data-draft]").wait_for()
+    assert page.locator("#id_duration").input_value() == "7h"
+
+
 def test_form_that_was_taken_leaves_no_draft(visit: Callable[..., Visitor]) -> None:
     bob = visit("bob")
     page = bob.open(FORM)
