@@ -47,12 +47,14 @@ from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.waiting import Patience, missing, wait_for_latecomers
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
+from nodeagent.host.log_lines import LOG_FORMATS, JsonLines
 from nodeagent.host.shell import HostShell
 from nodeagent.jobs.running import NodeJobs
 from nodeagent.jobs.shipping import OutputShipping
 from nodeagent.link.address import Address, AddressError, address_of
 from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
+from nodeagent.link.exporter import ListenError, MetricsExporter, listen_address
 from nodeagent.link.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
@@ -100,6 +102,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    if getattr(options, "log_format", "") == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines(options.node))
     logging.getLogger("websockets").setLevel(logging.WARNING)
     try:
         settle(options)
@@ -109,7 +114,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to say, nobody hears
         return UNREAD
-    except (UsageError, AddressError) as no:
+    except (UsageError, AddressError, ListenError) as no:
         return _say(USAGE, no)
     except DriverUnavailableError as no:
         # Who waited in vain has a driver; whoever has none may want to try without.
@@ -148,6 +153,18 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add_driver(known, environ)
     add_host(known, environ)
     _add_workloads(known, environ)
+    known.add_argument(
+        "--metrics",
+        default=usual(environ, "metrics"),
+        metavar="HOST:PORT",
+        help="where to serve a page for Prometheus, such as 127.0.0.1:9835 (nowhere)",
+    )
+    known.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=usual(environ, "log_format", LOG_FORMATS[0]),
+        help="lines for people, or one JSON object each (text)",
+    )
     _add_log(known, "info")
     known.add_argument("--version", action="version", version=__version__)
     add_simulation(known)
@@ -235,6 +252,14 @@ def _run(options: argparse.Namespace) -> int:
     )
     options.terminals = switch(options, "terminals")
     options.containers = switch(options, "containers")
+    if options.log_format not in LOG_FORMATS:
+        raise UsageError(
+            f"{VARIABLES['log_format']}={options.log_format}: use one of {', '.join(LOG_FORMATS)}"
+        )
+    try:
+        options.metrics = listen_address(options.metrics) if options.metrics else None
+    except ValueError as no:
+        raise UsageError(f"--metrics: {no}") from no
     if options.container_network not in NETWORKS:
         raise UsageError(
             f"{VARIABLES['container_network']}={options.container_network}: use one of {', '.join(NETWORKS)}"
@@ -294,11 +319,19 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         images=cache,
     )
     try:
-        return asyncio.run(_until_stopped(agent, host))
+        return asyncio.run(_serve(agent, host, worker, options.metrics))
     finally:
         worker.close()
         journal.close()
         driver.close()
+
+
+async def _serve(agent: Agent, host: OpenedHost, worker: Worker, metrics: tuple[str, int] | None) -> bool:
+    """Run the agent as ``_until_stopped`` does, with its page for Prometheus where one is wanted."""
+    if metrics is None:
+        return await _until_stopped(agent, host)
+    with MetricsExporter(worker, boot_clock, lambda: agent.is_connected).serving(*metrics):
+        return await _until_stopped(agent, host)
 
 
 async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:

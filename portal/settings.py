@@ -398,6 +398,11 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
+# A scraper's token for /metrics, beside those of operators; none: operators and this host alone.
+METRICS_TOKEN: str = env.str("BERTH_METRICS_TOKEN", default="")
+if 0 < len(METRICS_TOKEN) < 20:
+    raise ImproperlyConfigured("BERTH_METRICS_TOKEN has 20 or more characters: openssl rand -hex 24")
+
 # --- Berth's own figures ------------------------------------------------------------------------
 
 DAY_S = 86_400
@@ -445,11 +450,17 @@ if len(GATEWAYS) > MOST_GATEWAYS or len(set(GATEWAYS)) < len(GATEWAYS) or not al
 APPS_DOMAIN: str = read_apps_domain(env, "BERTH_APPS_DOMAIN", ALLOWED_HOSTS)
 APPS_CATALOGUE: str = env.str("BERTH_APPS_CATALOGUE", default="")
 
+_LOG_FORMAT: str = env.str("BERTH_LOG_FORMAT", default="json")
+if _LOG_FORMAT not in ("json", "text"):
+    raise ImproperlyConfigured("BERTH_LOG_FORMAT is json or text.")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "portal.common.logs.JsonFormatter"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "formatters": {
+        "json": {"()": "portal.common.logs.JsonFormatter"},
+        "text": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": _LOG_FORMAT}},
     "root": {"handlers": ["stderr"], "level": env.str("BERTH_LOG_LEVEL", default="INFO")},
     "loggers": {
         "django.request": {"level": "ERROR"},

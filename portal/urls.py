@@ -10,7 +10,7 @@ from django.utils.translation import get_language
 from django.views.decorators.http import condition
 from django.views.i18n import JavaScriptCatalog
 
-from portal.api import operations
+from portal.api import metrics, operations
 from portal.common import static_files
 from portal.web import docs
 from portal.web.own_paths import choose_language
@@ -24,7 +24,8 @@ urlpatterns = [
     path("api/", include("portal.api.urls")),
     path("healthz", operations.healthz, name="healthz"),
     path("readyz", operations.readyz, name="readyz"),
-    path("metrics", operations.metrics, name="metrics"),
+    path("metrics", metrics.metrics, name="metrics"),
+    path("metrics/devices", metrics.device_metrics, name="device_metrics"),
     path("docs/errors", operations.error_codes, name="error_codes"),
     path("docs/", docs.page, name="docs"),
     path("docs/<path:path>", docs.page, name="docs_file"),

@@ -45,6 +45,8 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "patience": "BERTH_PATIENCE_S",
     "layout": "BERTH_LAYOUT",
     "dcgm": "BERTH_DCGM_URL",
+    "metrics": "BERTH_METRICS",
+    "log_format": "BERTH_LOG_FORMAT",
     "orphans": "BERTH_ORPHANS",
     "power_saving": "BERTH_POWER_SAVING",
     "terminals": "BERTH_TERMINALS",

@@ -86,6 +86,7 @@ class Agent:
         self._images = images
         self._features += (CONTAINERS, IMAGES) if images is not None else ()
         self._failures = 0
+        self.is_connected = False
 
     async def run(self) -> None:
         """Work and talk until cancelled; raises RefusedError when a node never known is turned away."""
@@ -133,6 +134,7 @@ class Agent:
                 for service in self._services:
                     service.welcomed(welcome)
                 self._failures = 0
+                self.is_connected = True
                 log.info("connected to %s", self._address.url)
                 await session.run()
         except PortalRefusedError as no:
@@ -142,6 +144,7 @@ class Agent:
         except LOST as no:
             self._lost(no)
         finally:
+            self.is_connected = False
             self._worker.reconciler.disconnected()
 
     def _take_refusal(self, no: PortalRefusedError) -> None:

@@ -47,6 +47,7 @@ from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.common.failpoints import failpoint
 from portal.common.live import NODES, hub
+from portal.common.logs import note_ids
 from portal.fleet.images import store_images
 from portal.telemetry.ingest import accept_samples
 
@@ -177,6 +178,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         )
         self.who, self.is_held = who, who.is_held
         self._wait_no_more()
+        note_ids(node=who.name)
         if who.is_blank:
             await in_database(lambda: _settle_forgotten(who))
         older = _sessions.get(who.name)

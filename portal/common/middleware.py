@@ -15,6 +15,7 @@ from django.shortcuts import render
 from django.template.loader import render_to_string
 
 from portal.common.errors import BerthError, Invalid
+from portal.common.logs import about, ids_in
 from portal.common.logs import request_id as current_id
 from portal.common.retry import unavailable
 from portal.common.trigger_errors import refused_by_guard
@@ -22,6 +23,7 @@ from portal.common.trigger_errors import refused_by_guard
 log = logging.getLogger(__name__)
 Handler = Callable[[HttpRequest], HttpResponse]
 _UNCLEAN = re.compile("[\x00\ud800-\udfff]")
+MOST_PATH = 300  # of an address that is looked at for names
 CLEAN = "Send the address as percent-encoded UTF-8 without control characters."
 _CHARSETS = {"", "utf-8", "utf8", "us-ascii", "ascii"}
 
@@ -32,7 +34,8 @@ def request_id(get_response: Handler) -> Handler:
     def middleware(request: HttpRequest) -> HttpResponse:
         token = current_id.set(secrets.token_hex(8))
         try:
-            response = get_response(request)
+            with about(**ids_in(request.path[:MOST_PATH])):
+                response = get_response(request)
             response["X-Request-Id"] = current_id.get()
             return response
         finally:

@@ -28,6 +28,7 @@ from portal.gateway.app_sockets import app_socket  # noqa: E402
 from portal.gateway.nodes import AsgiMessage, Receive, Send, agent_socket, links  # noqa: E402
 from portal.gateway.outputs import output_socket  # noqa: E402
 from portal.gateway.ssh import connections, ssh_socket  # noqa: E402
+from portal.gateway.stream_counts import tell_counts  # noqa: E402
 from portal.gateway.terminals import terminal_socket, terminals  # noqa: E402
 from portal.gateway.watch import RightsWatch  # noqa: E402
 from portal.gateway.watchers import watch_socket, watchers  # noqa: E402
@@ -81,6 +82,7 @@ async def _answer(send: Send, *, is_known: bool) -> None:
 
 async def _lifespan(receive: Receive, send: Send) -> None:
     watching: asyncio.Task[None] | None = None
+    telling: asyncio.Task[None] | None = None
     while True:
         message: dict[str, Any] = await receive()
         if message["type"] == "lifespan.startup":
@@ -90,11 +92,21 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             # It names the address of each socket, which is for a lease and its holder alone.
             logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
             watching = asyncio.get_running_loop().create_task(RightsWatch().run())
+            telling = asyncio.get_running_loop().create_task(tell_counts(_counts))
             await send({"type": "lifespan.startup.complete"})
         else:
+            if telling is not None:
+                telling.cancel()
             await stop(watching)
             await send({"type": "lifespan.shutdown.complete"})
             return
+
+
+def _counts() -> dict[str, int]:
+    return {
+        "terminals": len(terminals), "watchers": len(watchers), "ssh": len(connections), "apps": len(visits.visits),
+        "nodes": len(links),
+    }  # fmt: skip
 
 
 async def stop(watching: asyncio.Task[None] | None) -> None:

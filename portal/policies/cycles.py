@@ -104,6 +104,15 @@ def last_cycles(*, decided: bool = False) -> list[CycleRecord] | None:
     return [CycleRecord(**(row | {"at": datetime.fromisoformat(row["at"])})) for row in found]
 
 
+def last_cycle_at() -> datetime | None:
+    """Return when the last cycle that is kept was taken; None where Redis does not answer or there was none."""
+    try:
+        newest = redis_client().lindex(_RING, 0)
+    except RedisError:
+        return None
+    return datetime.fromisoformat(json.loads(str(newest))["at"]) if newest else None
+
+
 def histograms() -> tuple[list[Histogram], dict[str, int]]:
     """Return how long each step took since Redis was empty, and how many requests and leases were counted.
 

@@ -40,6 +40,7 @@ def test_every_dependency_has_its_sentence() -> None:
     wanted = [*project["project"]["dependencies"], *agent["project"]["dependencies"]]
     for group in (
         *project["dependency-groups"].values(),
+        *project["project"]["optional-dependencies"].values(),
         *agent["project"]["optional-dependencies"].values(),
     ):
         wanted += group

@@ -7,29 +7,17 @@ from datetime import datetime, timedelta
 
 from portal.catalog.models import Flavor
 from portal.common.moments import span
-from portal.common.sql import fetch, in_sql
+from portal.common.sql import fetch
 from portal.common.units import DAY_S, HOUR_S, MINUTE_S
 from portal.leases import forecasting
 from portal.leases.models import LeaseRequest
-from portal.leases.states import LIVE_ON_NODE, RequestState
+from portal.leases.start_waits import waits_of_starts
+from portal.leases.states import RequestState
 
 MOST = 8
 _QUEUE = f"""
 SELECT flavor_id, count(*), min(queued_at), (array_agg(id ORDER BY priority DESC, queued_at, id))[1]
   FROM leases_leaserequest WHERE state = '{RequestState.QUEUED}' GROUP BY flavor_id ORDER BY 2 DESC, 3 LIMIT {MOST}
-"""  # noqa: S608 (our own states)
-# Waits of first grants: a gang waits once, and what came back into the queue waited for another reason.
-_WAITS = f"""
-SELECT count(*), percentile_disc(0.5) WITHIN GROUP (ORDER BY waited),
-       percentile_disc(0.9) WITHIN GROUP (ORDER BY waited)
-  FROM (SELECT extract(epoch FROM l.starts_at - r.queued_at)::int AS waited
-          FROM (SELECT request_id, starts_at, generation, part FROM leases_lease
-                 WHERE node_id = ANY(ARRAY(SELECT id FROM fleet_node)) AND clean_at > %(since)s
-                UNION ALL SELECT request_id, starts_at, generation, part FROM leases_lease
-                 WHERE state IN {in_sql(LIVE_ON_NODE)} AND clean_at IS NULL) AS l
-          JOIN leases_leaserequest r ON r.id = l.request_id
-         WHERE l.part = 0 AND l.generation = 1 AND r.starts_at IS NULL AND l.starts_at > %(since)s
-           AND l.starts_at >= r.queued_at) AS starts
 """  # noqa: S608 (our own states)
 
 
@@ -75,8 +63,10 @@ def queue_by_flavor(*, now: datetime) -> list[QueueRow]:
 
 def start_waits(*, now: datetime) -> StartWaits:
     """Return how long leases of the last 24 hours had waited before they were granted; booked starts aside."""
-    ((count, middle, late),) = fetch(_WAITS, {"since": now - timedelta(days=1)})
-    return StartWaits(count, None if middle is None else f"{_short(middle)} / {_short(late)}")
+    waits = waits_of_starts(since=now - timedelta(days=1))
+    if waits.middle_s is None or waits.late_s is None:
+        return StartWaits(waits.count, None)
+    return StartWaits(waits.count, f"{_short(waits.middle_s)} / {_short(waits.late_s)}")
 
 
 def _short(seconds: int) -> str:
