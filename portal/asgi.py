@@ -12,8 +12,11 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 
+from portal.tracing import start_tracing
+
 HTTP_THREADS = 4
 
+start_tracing("berth-web")
 _wsgi = get_wsgi_application()
 
 from portal import sockets  # noqa: E402 (needs the app registry)

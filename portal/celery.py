@@ -8,6 +8,8 @@ from typing import Any
 from celery import Celery
 from celery.signals import setup_logging, worker_process_init
 
+from portal.tracing import start_tracing
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
 app = Celery("berth")
@@ -24,7 +26,8 @@ def _keep_our_logging(**_kwargs: Any) -> None:
 
 @worker_process_init.connect
 def _fresh_connections(**_kwargs: Any) -> None:
-    """A forked child must not share its parent's database pool."""
+    """A forked child must not share its parent's database pool; it sends its own traces."""
+    start_tracing("berth-worker")
     from django.db import connections
 
     for connection in connections.all(initialized_only=True):
