@@ -49,6 +49,7 @@ from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.host.log_lines import LOG_FORMATS, JsonLines
 from nodeagent.host.shell import HostShell
+from nodeagent.host.signals import keep_ignored_signals
 from nodeagent.jobs.running import NodeJobs
 from nodeagent.jobs.shipping import OutputShipping
 from nodeagent.link.address import Address, AddressError, address_of
@@ -268,6 +269,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(
             "--app-installer is for simulated devices: install programs yourself, and name --app-path"
         )
+    keep_ignored_signals()
     lock = lock_state(state)
     try:
         while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):

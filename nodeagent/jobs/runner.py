@@ -180,7 +180,9 @@ def begin(spec: dict[str, Any], writer: int) -> int:
         (os.POSIX_SPAWN_DUP2, writer, 1),
         (os.POSIX_SPAWN_DUP2, writer, 2),
     ]
-    usual = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT]
+    usual = [
+        signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
+    ]  # fmt: skip
     return os.posix_spawnp(words[0], words, env, file_actions=actions, setsid=True, setsigdef=usual)
 
 

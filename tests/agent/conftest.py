@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.host.signals import keep_ignored_signals
 from tests.agent.builder import SimulatedNode
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_an_agent_has_them() -> None:
+    """Let programs of leases hear Ctrl-C also where the suite itself runs in the background."""
+    keep_ignored_signals()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,19 @@ def test_a_real_host_offers_what_it_has_or_less_where_an_option_says_so() -> Non
 def test_sizes_that_make_no_sense_are_refused(words: list[str]) -> None:
     with pytest.raises(UsageError):
         host_facts(parser({}).parse_args(words))
+
+
+def test_signals_that_the_agent_was_told_to_ignore_are_heard_by_what_it_starts() -> None:
+    program = """
+import os, signal, subprocess
+from nodeagent.host.signals import keep_ignored_signals
+keep_ignored_signals()
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    os.kill(os.getpid(), number)
+subprocess.run(["grep", "SigIgn", "/proc/self/status"])
+"""
+    in_background = ["sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh", sys.executable, "-c", program]
+
+    said = subprocess.run(in_background, capture_output=True, text=True, check=True).stdout
+
+    assert int(said.split()[1], 16) & 0b111 == 0

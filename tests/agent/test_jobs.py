@@ -26,15 +26,17 @@ from tests.agent.test_agent import slice_at
 
 async def test_job_runs_as_the_holder_in_its_lease_and_takes_the_lease_with_it(tmp_path):
     node = Node(tmp_path)
+    script = 'echo "$LR $BERTH_LEASE"; id -u; grep SigIgn /proc/self/status; cat; exit 3'
     async with node.alive():
-        node.desire(job(A, "sh", "-c", 'echo "$LR $BERTH_LEASE"; id -u; cat; exit 3', env={"LR": "1e-4"}))
+        node.desire(job(A, "sh", "-c", script, env={"LR": "1e-4"}))
         report = await node.until(A, "exited")
 
         assert (report.exit, report.signal) == (3, None), report
         assert node.phase(A) in ("draining", "gone")
-    said, uid = node.output(A).decode().split("\n")[:2]
+    said, uid, ignored = node.output(A).decode().split("\n")[:3]
     assert said == f"1e-4 {A}"
     assert int(uid) != 0
+    assert int(ignored.split()[1], 16) & 0xFFFF == 0
     assert report.peak_mib is not None
     assert report.ran_ms is not None
 
