@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +12,10 @@ import typer
 
 from portal.cli import formatting, output
 from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
+from portal.cli.job_news import JobNews
 from portal.cli.labels import Tags, tags_of
 from portal.cli.sbatch import NoScriptError, read_script
 
-POLL_S, SLOWEST_POLL_S = 0.2, 2.0
 OPEN = ("waiting", "starting", "running")
 UNKNOWN_END = 1
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -151,33 +150,39 @@ def logs(
     attempt: Annotated[int, typer.Option(min=0, help="Number of the attempt; 0 is the last one.")] = 0,
 ) -> None:
     """Print what a job printed. Control characters but colours are left out on a terminal."""
-    with api() as portal:
-        print_log(portal, safe_name(name), attempt=attempt, is_followed=follow)
+    uid = safe_name(name)
+    with api() as portal, _news_of(portal, uid) as news:
+        print_log(portal, uid, attempt=attempt, news=news if follow else None)
 
 
-def print_log(portal: Any, uid: str, *, attempt: int, is_followed: bool) -> None:
-    """Print a job's output from its begin; go on until it has ended where that is wished."""
-    offset, pause, shown = 0, POLL_S, attempt
+def _news_of(portal: Any, uid: str) -> JobNews:
+    return JobNews(portal.config.url, portal.config.token, uid)
+
+
+def print_log(portal: Any, uid: str, *, attempt: int, news: JobNews | None) -> None:
+    """Print a job's output from its begin; with ``news`` go on until it has ended."""
+    offset, shown = 0, attempt
     while True:
         page = portal.get(
             f"jobs/{uid}/log/", offset=str(offset), **({"attempt": str(shown)} if shown else {})
         )
         if page["text"]:
             _print_raw(page["text"])
-            pause = POLL_S
         if page["next"] > offset:
             offset = page["next"]
+            if news is not None:
+                news.came()
             continue
-        if page["is_done"] or not is_followed:
-            if not (is_followed and not attempt and portal.get(f"jobs/{uid}/")["state"] in OPEN):
+        if page["is_done"] or news is None:
+            if not (news is not None and not attempt and portal.get(f"jobs/{uid}/")["state"] in OPEN):
                 return
             shown = 0 if page["attempt"] is None else page["attempt"] + 1
             offset = 0
             if not any(one["number"] == shown for one in portal.get(f"jobs/{uid}/")["tries"]):
                 shown = page["attempt"] or 0
                 offset = page["next"]
-        time.sleep(pause)
-        pause = min(SLOWEST_POLL_S, pause * 1.2)
+        assert news is not None
+        news.wait()
 
 
 def _print_raw(text: str) -> None:
@@ -290,8 +295,9 @@ def _hand_in(body: Any, team: str, *, follow: bool, as_json: bool) -> None:
             return
         output.say(f"{made['id']} is {made['state']}. Ctrl-C leaves it running.")
         try:
-            print_log(portal, made["id"], attempt=0, is_followed=True)
-            found = follow_job(portal, made["id"])
+            with _news_of(portal, made["id"]) as news:
+                print_log(portal, made["id"], attempt=0, news=news)
+                found = follow_job(portal, made["id"], news)
         except KeyboardInterrupt:
             output.say(f"It goes on. Come back with “berth job show {made['id']}”.")
             raise typer.Exit(STILL_WAITING) from None
@@ -304,15 +310,11 @@ def _hand_in(body: Any, team: str, *, follow: bool, as_json: bool) -> None:
         raise typer.Exit(code)
 
 
-def follow_job(portal: Any, uid: str) -> Any:
+def follow_job(portal: Any, uid: str, news: JobNews) -> Any:
     """Return a job once it has ended."""
-    pause = POLL_S
-    while True:
-        found = portal.get(f"jobs/{uid}/")
-        if found["state"] not in OPEN:
-            return found
-        time.sleep(pause)
-        pause = min(SLOWEST_POLL_S, pause * 1.2)
+    while (found := portal.get(f"jobs/{uid}/"))["state"] in OPEN:
+        news.wait()
+    return found
 
 
 def exit_of(found: Any) -> int:

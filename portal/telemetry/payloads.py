@@ -107,8 +107,10 @@ def nodes_data(nodes: dict[str, str]) -> str:
 
 def event_text(event: dict[str, Any], team: str) -> str:
     """Return a change of state as people's sockets get it."""
+    named = {"job": event["job"]} if event.get("job") else {}
     return dumps(
         {
+            **named,
             "type": "event",
             "topic": "me",
             "event": event["event"],
