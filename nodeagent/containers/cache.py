@@ -71,7 +71,7 @@ class ImageCache:
         """
         self.changed = asyncio.Event()
         self._file = file
-        self._limit_mib = limit_mib
+        self.limit_mib = limit_mib
         self._records = records
         self._remove = remove
         self._clock = clock
@@ -112,7 +112,7 @@ class ImageCache:
 
     def _next(self) -> KeptImage | None:
         """Return what is to go next, None where all fits or nothing may go now."""
-        if not self._limit_mib or self.used_mib <= self._limit_mib:
+        if not self.limit_mib or self.used_mib <= self.limit_mib:
             return None
         now, used = self._clock(), {one.image for one in self._records() if one.image and one.phase != GONE}
         free = (
@@ -133,7 +133,7 @@ class ImageCache:
         facts = tuple(
             ImageFact(one.names[-1], one.digest, -(-one.size_bytes // MIB), one.store) for one in newest
         )
-        return NodeImages(epoch, facts, self.used_mib, self._limit_mib or None)
+        return NodeImages(epoch, facts, self.used_mib, self.limit_mib or None)
 
     def _keep(self) -> None:
         self.changed.set()

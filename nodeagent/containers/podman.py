@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from nodeagent.containers.room import while_there_is_room
 from nodeagent.host.files import Exists
 from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.runtimes.engines import SPEC_DIR, SPEC_DIR_VERSION, version_of
@@ -67,9 +68,12 @@ class Podman:
         runtime = f"--runtime={self.runtime}"
         return [self.program, "--cgroup-manager=cgroupfs", runtime, "--log-level=error", *where]
 
-    def pull(self, source: str) -> list[str]:
-        """Return what fetches an image; its last line on stdout is the image's id."""
-        return [*self.base, "pull", source]
+    def pull(self, source: str, most_mib: int = 0) -> list[str]:
+        """Return what fetches an image, as long as there is room; its last line on stdout is the image's id.
+
+        ``most_mib`` is what it may take, 0 for as much as the disk has.
+        """
+        return while_there_is_room(self.base, [*self.base, "pull", source], most_mib)
 
     def inspect(self, image: str) -> list[str]:
         """Return what prints the id of an image that is here, its size in bytes, its digest, and those under which it

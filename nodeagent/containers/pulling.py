@@ -156,7 +156,8 @@ class ImagePulls:
             if image.is_layout:
                 found = await asyncio.to_thread(find_in_layout, self._folder, image)
                 source, wanted, is_exact = found.source, found.digest, found.is_exact
-            said = await _said(containers, record, podman.pull(source), pull)
+            most_mib = self._cache.limit_mib if self._cache is not None else 0
+            said = await _said(containers, record, podman.pull(source, most_mib), pull)
             name = said.split()[-1] if said.split() else ""
         words = (await _said(containers, record, podman.inspect(name), pull)).split()
         if not words:

@@ -8,7 +8,10 @@ from typing import Final
 MOST_SAID: Final = 200
 # By the first that fits; Podman's own sentences change less than its exit codes tell (always 125).
 _SAID: Final = (
-    ("image_space", re.compile(r"no space left|disk quota exceeded", re.IGNORECASE)),
+    (
+        "image_space",
+        re.compile(r"no space left|disk quota exceeded|of disk would be left|that images may take", re.IGNORECASE),
+    ),
     ("image_denied", re.compile(r"unauthorized|denied|authentication required|forbidden", re.IGNORECASE)),
     ("image_digest", re.compile(r"digest .*(?:match|mismatch|invalid)|invalid checksum", re.IGNORECASE)),
     (

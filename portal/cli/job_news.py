@@ -38,16 +38,14 @@ class JobNews:
 
         At once when the socket has just been opened: what came before that, it does not tell.
         """
-        if self._socket is None and time.monotonic() >= self._next_try:
-            self._open()
-            if self._socket is not None:
-                return
+        if self._socket is None and time.monotonic() >= self._next_try and self._open():
+            return
         if self._socket is not None and self._hears():
             return
         time.sleep(self._pause)
         self._pause = min(SLOWEST_S, self._pause * 1.2)
 
-    def _open(self) -> None:
+    def _open(self) -> bool:
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
@@ -73,6 +71,8 @@ class JobNews:
                     missing.discard(word["topic"])
         except (OSError, WebSocketException, ValueError, KeyError):  # a timeout is an OSError
             self._leave()
+            return False
+        return True
 
     def _hears(self) -> bool:
         """Wait for a word about the job, or for the longest time; False where the socket tells nothing any more."""

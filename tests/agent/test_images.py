@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.layouts import find_in_layout
 from nodeagent.containers.podman import ContainerBox, Podman, find_podman
 from nodeagent.containers.pulling import ImagePulls
+from nodeagent.containers.room import while_there_is_room
 from nodeagent.containers.words import ImageRefusedError, refusal_of
 from nodeagent.host.accounts import Account
 from nodeagent.host.shell import Done
@@ -234,7 +236,6 @@ def node(tmp_path: Path) -> Node:
     node.state.mkdir()
     podman = Podman((4, 3, 1), str(program), "runc", is_root=os.geteuid() == 0)
     node.containers = lambda entry: PlayedContainers(podman, entry, node.reconciler.notice_of)
-    node.limit_mib = 1
     node.go = lambda text="": (tmp_path / "go").write_text(text)
     return node
 
@@ -290,6 +291,47 @@ async def test_time_goes_on_from_where_the_image_is_there(node):
         assert abs(record.deadline - record.ready_at - left) < NS
 
 
+# Fetches without end, and says what it keeps until then; its disk has a GiB less each time that somebody looks.
+ENDLESS = """#!/bin/sh
+case "$*" in *info*) exit 0;; esac
+echo blob >"$TMPDIR/blob"
+while :; do sleep 0.01; done
+"""
+SHRINKING = """#!/bin/sh
+left=$(cat HERE/left); echo $((left - 1)) >HERE/left
+echo Filesystem; echo "/dev/x 9 9 $((left * 1048576)) 9% /"
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "most_mib", "said"),
+    [
+        (100, 3 * 1024, "it takes more than the 3 GiB that images may take"),
+        (5, 0, "less than 2 GiB of disk would be left"),
+        (1, 0, "less than 2 GiB of disk would be left"),
+    ],
+)
+def test_image_without_end_is_left_out_before_the_disk_is_full(tmp_path, left, most_mib, said):
+    for name, text in (("podman", ENDLESS), ("df", SHRINKING.replace("HERE", str(tmp_path)))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "left").write_text(str(left))
+    (tmp_path / "kept").mkdir()
+    podman = [str(tmp_path / "podman")]
+    words = while_there_is_room(podman, [*podman, "pull", "x"], most_mib, every="0.02")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path / "kept"), "HOME": str(tmp_path)}
+
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=20, check=False)
+
+    assert ended.returncode == 125
+    refusal = refusal_of(ended.stderr)
+    assert (refusal.why, refusal.detail) == ("image_space", said)
+    assert not list((tmp_path / "kept").iterdir())
+    assert not any(
+        "${" in word or "$$" in word or word.startswith("$") for word in words
+    )  # systemd replaces those
+
+
 async def test_images_beyond_the_limit_go_by_last_use_and_never_one_that_is_used_or_made_here(tmp_path):
     removed, refuses = [], set()
     using = new_record(job("l", "true", image="oci:used:1"), 0)
@@ -325,6 +367,7 @@ async def test_images_beyond_the_limit_go_by_last_use_and_never_one_that_is_used
 
 
 async def test_image_of_a_job_is_noted_and_goes_when_its_lease_has_gone(node, tmp_path):
+    node.limit_mib = 1
     node.go()
     async with node.alive():
         cache = node.jobs._cache
