@@ -2,7 +2,7 @@
 UV_VERSION := 0.13.8
 UV := $(shell command -v uv >/dev/null && echo uv || echo .uv/bin/uv)
 PRIVATE_UV := $(filter .uv/bin/uv,$(UV))
-BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+BROWSER := $(shell command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome)
 RUN := $(UV) run --frozen
 DEV := $(RUN) --group dev
 

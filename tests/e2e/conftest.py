@@ -33,7 +33,7 @@ def _missing() -> str:
         import playwright.sync_api  # noqa: F401
     except ImportError:
         return "no browser test: playwright is not installed (make e2e brings it)"
-    return "" if BROWSER else "no browser test: no Chromium on PATH (apt-get install chromium)"
+    return "" if BROWSER else "no browser test: no Chromium on PATH (apt-get install chromium-headless-shell)"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,7 +87,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium, one for all tests: a thread can hold only one loop of Playwright."""
+    """Chromium, one for all tests: a thread can hold only one loop of Playwright."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=15_000)
