@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from portal.accounts.services import create_token
 from tests.portal.builders import World
 from tests.portal.conftest import world  # noqa: F401
+from tests.portal.shared import shared  # noqa: F401
 
 
 class Caller:

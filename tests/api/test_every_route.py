@@ -13,14 +13,21 @@ from portal.api.urls import v1
 from tests.api.fingerprint import fingerprint
 from tests.api.routes import MISSING, ROUTES, WRITES
 from tests.api.scene import scene
-from tests.portal.builders import World
+from tests.portal.builders import World, build_world
+from tests.portal.shared import Shared
 
+pytestmark = pytest.mark.django_db
 VARYING = {"instance", "request_id"}
 
 
-@pytest.fixture
-def objects(world: World) -> dict[str, str]:
-    return scene(world)
+@pytest.fixture(scope="module")
+def world(shared: Shared) -> World:
+    return shared(build_world)
+
+
+@pytest.fixture(scope="module")
+def objects(world: World, shared: Shared) -> dict[str, str]:
+    return shared(lambda: scene(world))
 
 
 def _patterns() -> Iterator[URLPattern]:

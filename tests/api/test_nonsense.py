@@ -12,8 +12,10 @@ from tests.api.fingerprint import fingerprint
 from tests.api.routes import ROUTES, WRITES, Route
 from tests.api.scene import scene
 from tests.hostile.plenty import some
-from tests.portal.builders import World
+from tests.portal.builders import World, build_world
+from tests.portal.shared import Shared
 
+pytestmark = pytest.mark.django_db
 FOLDED = "x" * 5000
 NEVER: dict[str, tuple[Any, ...]] = {
     "integer": ("7", "", 1.5, 1e300, True, [], {}),
@@ -46,9 +48,14 @@ PARAMETERS = (
 PLACES = ("0", "-1", "9" * 40, "%00", "%ff", "x" * 500, "..", "%2e%2e", "%F0%9F%9A%80", "1e3", "%D9%A3")
 
 
-@pytest.fixture
-def objects(world: World) -> dict[str, str]:
-    return scene(world)
+@pytest.fixture(scope="module")
+def world(shared: Shared) -> World:
+    return shared(build_world)
+
+
+@pytest.fixture(scope="module")
+def objects(world: World, shared: Shared) -> dict[str, str]:
+    return shared(lambda: scene(world))
 
 
 # A wrong password or code is counted and written down: that is what it is there for.

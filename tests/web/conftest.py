@@ -13,6 +13,7 @@ from scheduler import snapshot
 from scheduler.engine import snapshot_to_json
 from tests.portal.builders import World
 from tests.portal.conftest import world  # noqa: F401
+from tests.portal.shared import shared  # noqa: F401
 
 SignedIn = Callable[[str], Client]
 Publish = Callable[[datetime], None]

@@ -11,7 +11,8 @@ from django.db import transaction
 from tests.api.fingerprint import fingerprint
 from tests.api.scene import scene
 from tests.hostile.plenty import some
-from tests.portal.builders import World
+from tests.portal.builders import World, build_world
+from tests.portal.shared import Shared
 
 pytestmark = pytest.mark.django_db
 INSTANTS = (
@@ -91,9 +92,14 @@ BODIES = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def objects(world: World) -> dict[str, str]:
-    return scene(world)
+@pytest.fixture(scope="module")
+def world(shared: Shared) -> World:
+    return shared(build_world)
+
+
+@pytest.fixture(scope="module")
+def objects(world: World, shared: Shared) -> dict[str, str]:
+    return shared(lambda: scene(world))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[path for _who, path, *_ in FORMS])
