@@ -14,6 +14,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Forbidden, Invalid, NotFound
 from portal.common.live import EVENTS, publish_on_commit
+from portal.common.sql import fetch
 from portal.notifications.models import Announcement, AnnouncementLevel, Dismissal
 from portal.teams.models import Membership, Team
 from portal.teams.selectors import Rights
@@ -22,6 +23,9 @@ CHANGED: Final = "announcement.changed"
 MOST_TEXT: Final = 300
 # More at once would leave no room for the page.
 MOST_AT_ONCE: Final = 5
+_ANY: Final = """
+SELECT EXISTS (SELECT FROM notifications_announcement WHERE withdrawn_at IS NULL AND (ends_at IS NULL OR ends_at > %s))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,10 @@ def announcements_for(
 ) -> ShownAnnouncements:
     """Return what a person's pages show, ``rights`` None: what somebody who has not signed in sees.
 
-    One query, a second one only while an announcement is for a team.
+    One small query, as every page asks; others only while there is something to say.
     """
+    if fetch(_ANY, [now]) == [(False,)]:
+        return ShownAnnouncements([], None)
     rows = announcements_to_come(now=now)
     if rights is None:
         rows = rows.filter(team=None)
