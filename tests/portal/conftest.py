@@ -12,6 +12,7 @@ from portal.leases.forecasting import SNAPSHOT_KEY
 from portal.telemetry.latest import LATEST
 from portal.telemetry.processes import NEWEST, ORPHANS
 from tests.portal.builders import World, build_world
+from tests.portal.shared import shared  # noqa: F401
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ import pytest
 from django.db import transaction
 from pytest_django import DjangoDbBlocker
 
+from portal.common.sql import execute
+
 T = TypeVar("T")
 
 
@@ -34,7 +36,12 @@ def shared(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
 
     def make(build: Callable[[], T]) -> T:
         with django_db_blocker.unblock():
-            return build()
+            made = build()
+            # What is checked at the end of a transaction is checked now: a table that waits for it cannot be altered.
+            # All of it waits from the start here, so that nothing is left as it was not.
+            execute("SET CONSTRAINTS ALL IMMEDIATE")
+            execute("SET CONSTRAINTS ALL DEFERRED")
+            return made
 
     with django_db_blocker.unblock():
         around = transaction.atomic()

@@ -17,7 +17,9 @@ from portal.billing.settlement import settle_wallets
 from portal.budgets.wallets import move_by_hand, open_wallet
 from portal.common.invariants import INVARIANTS, broken
 from tests.portal.builders import World, build_world
+from tests.portal.shared import Shared
 
+pytestmark = pytest.mark.django_db
 CORRUPTIONS = {
     "no_overlap": "UPDATE leases_placement SET is_live = true, slots = int8range(0,8),"
     " period = tstzrange(now(), NULL), device_id = (SELECT min(id) FROM fleet_device) WHERE host_id IS NULL",
@@ -84,9 +86,13 @@ EXCLUSIONS = (
 )
 
 
-@pytest.fixture
-def busy(db: None) -> World:
+@pytest.fixture(scope="module")
+def busy(shared: Shared) -> World:
     """An installation with a closed month, ended, running and shared leases."""
+    return shared(_busy)
+
+
+def _busy() -> World:
     world = build_world(now=datetime(2026, 3, 10, 9, tzinfo=UTC))
     for day in (1, 2):
         world.ended("bob", seconds=1800, at=datetime(2026, 2, day, 9, tzinfo=UTC), duration_s=7200)

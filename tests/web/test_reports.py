@@ -26,14 +26,20 @@ from portal.web.reports.printed import report_paper
 from portal.web.teams.rows import in_tree_order
 from tests.emptying import PAST_TRIGGERS
 from tests.portal.builders import World, build_world
+from tests.portal.shared import Shared
 
+pytestmark = pytest.mark.django_db
 FEBRUARY = datetime(2026, 2, 5, 9, tzinfo=UTC)
 MARCH = datetime(2026, 3, 5, 9, tzinfo=UTC)
 
 
-@pytest.fixture
-def world(db: None) -> World:
+@pytest.fixture(scope="module")
+def world(shared: Shared) -> World:
     """January closed, February over and open, March with a lease that runs."""
+    return shared(_three_months)
+
+
+def _three_months() -> World:
     world = build_world(now=datetime(2026, 3, 10, 9, tzinfo=UTC))
     world.ended("bob", seconds=1000, at=datetime(2026, 1, 5, 9, tzinfo=UTC), duration_s=7200)
     for day in (1, 2, 20):
