@@ -91,10 +91,13 @@ def ssh(
     if program is None:
         output.say("There is no ssh on this computer. Install OpenSSH's client, or use “berth terminal”.")
         raise typer.Exit(REFUSED)
+    name = lease.removesuffix(SUFFIX)
     with api() as portal:
+        # What stands against it is said here: of a proxy that ends, ssh says only that the connection was closed.
+        portal.post(f"leases/{quote(name, safe='') or '-'}/ssh/")
         identity = _key(portal)
     # ssh takes options behind the host as well as before it.
-    where = lease.removesuffix(SUFFIX) + SUFFIX
+    where = name + SUFFIX
     done = subprocess.call([program, *_as_options(identity), where, *(words or [])])  # noqa: S603 - the person's own
     raise typer.Exit(done)
 
@@ -270,9 +273,13 @@ def _put(file: Path, text: str) -> None:
 
 
 REASONS = {
-    "lease_over": "The lease is over, and its sessions with it.",
+    "lease_over": "The lease is over, and its sessions with it. Ask for another one with “berth request”.",
+    "too_many_sessions": "This lease has as many SSH connections as it may have. Close some first.",
+    "bad_ticket": "The portal's answer came too late to be used. Try again.",
+    "unavailable": "The portal cannot check now who you are. Try again in a while.",
+    "agent_stopped": "The node's agent restarted, and its sessions ended. Connect again.",
     "signed_out": "Your token is not accepted any more. Sign in with “berth login”.",
-    "not_allowed": "You may not enter this lease any more.",
+    "not_allowed": "You may not enter this lease any more. Ask an admin of its team.",
     "not_open_here": "The node does not have this lease open yet. Try again in a moment.",
     "node_away": "The node cannot be reached now. Try again in a while.",
     "no_ssh": "This node serves no SSH: its agent lacks asyncssh. Use “berth terminal”, and tell your operator.",

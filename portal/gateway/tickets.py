@@ -44,12 +44,21 @@ class TakenTicket:
     app: str = ""
 
 
+def _not_active(lease: Lease) -> str:
+    """Return why nothing opens in a lease that is not active, and what to do."""
+    if lease.state in (LeaseState.BOOKED, LeaseState.PREPARING):
+        return _("The lease is not active yet. It can be opened as soon as it is.")
+    if lease.state == LeaseState.INTERRUPTED:
+        return _("The node of this lease is silent. What it runs can be reached again when the node is back.")
+    return _("The lease is over, and nothing in it can be opened any more. Ask for another one.")
+
+
 def why_no_terminal(lease: Lease, user: User) -> Conflict | Forbidden | None:
     """Return why this person opens no terminal in a lease that they see, None where they may."""
     if lease.user_id != user.pk:
         return Forbidden(_("Only its holder opens a terminal in a lease."))
     if lease.state != LeaseState.ACTIVE:
-        return Conflict(_("A terminal opens while the lease is active."))
+        return Conflict(_not_active(lease))
     if not settings.GATEWAYS:
         return Conflict(_("This installation has no gateway, so there are no terminals. Ask an operator."))
     if not serves_streams(lease.node):
@@ -62,7 +71,7 @@ def why_no_ssh(lease: Lease, user: User) -> Conflict | Forbidden | None:
     if lease.user_id != user.pk:
         return Forbidden(_("Only its holder connects to a lease by SSH."))
     if lease.state != LeaseState.ACTIVE:
-        return Conflict(_("SSH connects while the lease is active."))
+        return Conflict(_not_active(lease))
     if not settings.GATEWAYS:
         return Conflict(_("This installation has no gateway, so there is no SSH. Ask an operator."))
     if not serves_streams(lease.node):
@@ -87,7 +96,7 @@ def why_no_app(lease: Lease, user: User, *, host: str) -> Conflict | Forbidden |
     if lease.user_id != user.pk:
         return Forbidden(_("Only its holder opens apps in a lease."))
     if lease.state != LeaseState.ACTIVE:
-        return Conflict(_("An app opens while the lease is active."))
+        return Conflict(_not_active(lease))
     if not settings.GATEWAYS or not settings.APPS_DOMAIN:
         return Conflict(_("This installation has no domain for apps. Ask an operator."))
     if not app_hosts.is_reachable(host):

@@ -8,9 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connection
 
+from nodeagent.protocol.messages import STREAMS
 from portal.accounts.models import SshKey
 from portal.cli import ssh
+from portal.fleet.models import Node
+from portal.leases.models import Lease
+from portal.leases.states import LeaseState
 from tests.api.routes import FORMER_KEY, PUBLIC_KEY
 from tests.cli.conftest import Berth
 from tests.portal.builders import World
@@ -24,6 +29,18 @@ def own_key(home: Path) -> Path:
     (folder / "berth_ed25519").write_text("secret")
     (folder / "berth_ed25519.pub").write_text(PUBLIC_KEY + "\n")
     return folder
+
+
+def reachable(world: World, settings: Any, state: str = LeaseState.ACTIVE) -> Lease:
+    """Return a lease of bob's on a node that serves streams."""
+    settings.GATEWAYS = [":1"]
+    lease = world.active("bob")
+    Node.objects.filter(pk=lease.node_id).update(features=[STREAMS])
+    with connection.cursor() as cursor:  # whatever way leads there
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("UPDATE leases_lease SET state = %s WHERE id = %s", [state, lease.pk])
+        cursor.execute("SET session_replication_role = origin")
+    return lease
 
 
 def test_keys_are_added_listed_and_removed(berth: Berth, home: Path) -> None:
@@ -70,8 +87,9 @@ def test_the_settings_are_written_once_and_included_at_the_top(
 
 
 def test_ssh_is_called_for_the_lease_with_what_is_said_behind_it(
-    berth: Berth, own_key: Path, monkeypatch: pytest.MonkeyPatch
+    berth: Berth, world: World, own_key: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
+    lease = reachable(world, settings)
     called: list[list[str]] = []
 
     def call(words: list[str]) -> int:
@@ -81,10 +99,49 @@ def test_ssh_is_called_for_the_lease_with_what_is_said_behind_it(
     monkeypatch.setattr(ssh, "subprocess", SimpleNamespace(call=call))
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
 
-    done = berth("ssh", "lse-1", "-L", "8080:localhost:80", "nvidia-smi", "-L")
+    done = berth("ssh", lease.uid, "-L", "8080:localhost:80", "nvidia-smi", "-L")
 
     assert done.exit_code == 7
-    assert called[0][-5:] == ["lse-1.berth", "-L", "8080:localhost:80", "nvidia-smi", "-L"]
+    assert called[0][-5:] == [f"{lease.uid}.berth", "-L", "8080:localhost:80", "nvidia-smi", "-L"]
+
+
+@pytest.mark.parametrize(
+    ("state", "who", "said"),
+    [
+        (LeaseState.ENDED, "bob", "The lease is over"),
+        (LeaseState.PREPARING, "bob", "not active yet"),
+        (LeaseState.INTERRUPTED, "bob", "is silent"),
+        (LeaseState.ACTIVE, "alice", "Only its holder"),
+    ],
+)
+def test_ssh_is_not_even_called_where_it_would_be_refused(
+    berth: Berth,
+    world: World,
+    own_key: Path,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    state,
+    who,
+    said,
+) -> None:
+    lease = reachable(world, settings, state)
+    monkeypatch.setattr(ssh.subprocess, "call", lambda words: pytest.fail(str(words)))
+    monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    refused = berth("ssh", lease.uid, who=who)
+
+    assert refused.exit_code == 1
+    assert said in refused.stderr
+
+
+def test_every_end_that_a_gateway_tells_is_a_sentence_with_what_to_do() -> None:
+    told = {
+        "lease_over", "signed_out", "not_allowed", "not_open_here", "node_away", "no_ssh", "no_keys", "bad_ticket",
+        "too_many_sessions", "unavailable", "agent_stopped",
+    }  # fmt: skip
+
+    assert told == set(ssh.REASONS)
+    assert all(sentence.count(". ") for sentence in ssh.REASONS.values())
 
 
 def test_a_servers_key_replaces_the_former_one(home: Path) -> None:

@@ -72,20 +72,19 @@ def test_ticket_is_for_the_session_lease_and_page_that_asked(world: World, lease
     assert secret.encode() not in bytes(StreamTicket.objects.get().digest)
 
 
-def test_a_refused_ticket_speaks_of_what_was_asked_for(world: World, lease: Lease) -> None:
-    Lease.objects.filter(pk=lease.pk).update(state=LeaseState.ENDING)
-    lease.refresh_from_db()
-
+def test_a_refused_ticket_says_how_the_lease_stands(world: World, lease: Lease) -> None:
     said = {}
-    for app in ("", SSH_APP):
-        with pytest.raises(Conflict) as refusal:
-            make_ticket(lease, lease.user, app=app, now=world.now)
-        said[app] = str(refusal.value.detail)
+    for state in (LeaseState.PREPARING, LeaseState.INTERRUPTED, LeaseState.ENDED):
+        lease.state = state
+        for app in ("", SSH_APP):
+            with pytest.raises(Conflict) as refusal:
+                make_ticket(lease, lease.user, app=app, now=world.now)
+            said[state, app] = str(refusal.value.detail).split(".")[0]
 
-    assert said == {
-        "": "A terminal opens while the lease is active.",
-        SSH_APP: "SSH connects while the lease is active.",
-    }
+    for app in ("", SSH_APP):
+        assert said[LeaseState.PREPARING, app] == "The lease is not active yet"
+        assert said[LeaseState.INTERRUPTED, app] == "The node of this lease is silent"
+        assert said[LeaseState.ENDED, app].startswith("The lease is over")
 
 
 def test_the_holder_lets_a_member_of_the_team_watch_and_takes_it_back(world: World, lease: Lease) -> None:
