@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.files import remove_tree
 from nodeagent.protocol.variables import GIVEN, allowed
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.units import grant_of
@@ -209,7 +210,7 @@ class UnitEntry:
 
     def remove_folders(self, key: Key) -> None:
         """Remove the lease's folder below the agent's."""
-        shutil.rmtree(self._folders / stem_of(key), ignore_errors=True)
+        _remove(self._folders / stem_of(key), key)
 
     def keep_only(self, key: Key, pid: int) -> bool:
         """Kill all of the unit but its first process and this one, and the lease's containers outside of it."""
@@ -324,7 +325,7 @@ class PlayedEntry:
         """Remove the lease's home folder and that of its sockets."""
         for folder in (self._folder, self._sockets):
             if folder is not None:
-                shutil.rmtree(folder / stem_of(key), ignore_errors=True)
+                _remove(folder / stem_of(key), key)
 
     def keep_only(self, key: Key, pid: int) -> bool:
         """Kill what carries the lease in its environment, this one aside."""
@@ -351,6 +352,17 @@ class PlayedEntry:
         except OSError as no:
             raise EntryRefusedError("no_folder", f"no folder for this lease's shells: {no.strerror}") from no
         return folder
+
+
+def _remove(folder: Path, key: Key) -> None:
+    """Remove a folder of a lease, or say what is left; whoever comes next has another one."""
+    left = remove_tree(folder)
+    if left is not None:
+        log.warning(
+            "lease %s left what this agent cannot remove, as a container's root does: %s; remove it as root",
+            key[0],
+            left,
+        )
 
 
 def _marks(key: Key) -> set[bytes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +134,45 @@ def test_folders_of_a_played_lease_are_nobodys_and_go_with_it(tmp_path):
 
     assert {(fact.st_uid, fact.st_mode & 0o777) for fact in facts} == {(65534, 0o700)}
     assert not any(folder.exists() or folder.parent.exists() for folder in folders)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that other accounts can pass: those of pytest are root's alone."""
+    with tempfile.TemporaryDirectory(prefix="berth-test-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave what nobody else removes")
+def test_what_root_left_in_a_home_is_named_the_rest_goes_and_the_next_lease_begins(open_path, caplog):
+    state, outside = open_path / "state", open_path / "outside"
+    for folder in (state, outside):
+        folder.mkdir()
+        os.chown(folder, 65534, 65534)
+    (outside / "kept").touch()
+    try:
+        os.seteuid(65534)
+        entry = played(state)
+        home = entry._made(("lse-1", 3))
+        (home / "closed" / "deep").mkdir(parents=True)
+        (home / "link").symlink_to(outside)
+        (home / "closed").chmod(0)
+        os.seteuid(0)
+        (home / "of-root").mkdir()
+        (home / "of-root" / "model.bin").touch()
+        os.seteuid(65534)
+
+        entry.clear(("lse-1", 3))
+        again, following = entry._made(("lse-1", 3)), entry._made(("lse-2", 1))
+        entry.clear(("lse-2", 1))
+    finally:
+        os.seteuid(0)
+
+    assert [one.name for one in again.iterdir()] == ["of-root"]
+    assert f"{home}/of-root; remove it as root" in caplog.text
+    assert (outside / "kept").exists()
+    assert not following.exists()
 
 
 def test_limit_of_processes_is_never_above_what_the_agent_itself_may_have(tmp_path, monkeypatch):
