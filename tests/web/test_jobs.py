@@ -47,7 +47,10 @@ def test_job_is_run_from_the_form_and_shown(world: World, signed_in: Any) -> Non
 
     assert made["Location"] == f"/jobs/{job.uid}/"
     assert (job.spec["command"], job.time_s) == ("python train.py", 7200)
-    assert "It has not begun" in bob.get(made["Location"]).content.decode()
+    page = bob.get(made["Location"]).content.decode()
+    assert "It has not begun" in page
+    assert "python train.py</pre>" in page
+    assert "python train.py" not in signed_in("operator").get(made["Location"]).content.decode()
     assert job.uid in bob.get("/jobs/").content.decode()
 
 

@@ -22,8 +22,9 @@ from portal.jobs.words import progress_text
 from portal.teams.models import Role
 from portal.teams.selectors import visible_team
 from portal.web.access import done, person, refused, rights_of
+from portal.web.figures import duration_text
 from portal.web.jobs.forms import JobForm, brought_along
-from portal.web.jobs.rows import artifact_row, attempt_row, job_row
+from portal.web.jobs.rows import artifact_row, attempt_row, command_text, job_row
 
 PER_PAGE = 25
 MOST_FILES = 200
@@ -92,6 +93,8 @@ def one(request: HttpRequest, uid: str) -> HttpResponse:
     context = {
         "row": job_row(job),
         "job": job,
+        "command": command_text(job) if may_read else "",
+        "time_limit": duration_text(job.time_s),
         "tries": tries,
         "image": job.spec.get("image", ""),
         "progress": progress_text(job),

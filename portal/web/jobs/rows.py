@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -58,6 +59,12 @@ class ArtifactRow:
     sha256: str
     url: str
     note: str
+
+
+def command_text(job: Job) -> str:
+    """Return what a job runs as its owner would type it."""
+    command = job.spec["command"]
+    return command if isinstance(command, str) else shlex.join(command)
 
 
 def job_row(job: Job) -> JobRow:
