@@ -119,9 +119,7 @@ def test_several_pasted_lines_are_asked_about_and_tabs_have_shells_of_their_own(
     page.evaluate(paste, "echo one-1\necho two-2\n")
     page.locator("dialog[open]").get_by_role("button", name="Continue").click()
     # Enter that comes before the text, once the dialog has closed, would leave it waiting for another one.
-    page.wait_for_function(
-        "document.querySelector('.terminal-pane:not([hidden])').innerText.includes('echo two-2')"
-    )
+    page.locator(".terminal-pane:visible .xterm-rows > div", has_text="echo two-2").first.wait_for()
     type_line(page, "")
     shows(page, "two-2")
     page.locator("[data-terminal-new]").click()
