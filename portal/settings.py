@@ -97,6 +97,7 @@ INSTALLED_APPS = [
     "portal.agents",
     "portal.gateway",
     "portal.idle",
+    "portal.alerts",
     "portal.backup",
     "portal.web",
     "portal.api",
@@ -262,6 +263,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 3600},
     },
     "deliver": {"task": "scheduler.tasks.deliver", "schedule": 2.0, "options": {"expires": 5}},
+    "watch_alerts": {"task": "scheduler.tasks.watch_alerts", "schedule": 15.0, "options": {"expires": 15}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 

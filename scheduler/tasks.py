@@ -9,6 +9,8 @@ from typing import Final
 from django.db.models import F
 
 from portal.accounts import sessions, sign_in_attempts
+from portal.alerts import evaluating
+from portal.alerts.rules import forget_alerts
 from portal.audit import device_codes
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
@@ -161,9 +163,16 @@ def roll_up() -> None:
 
 
 @app.task
+def watch_alerts() -> None:
+    """Look at every alert rule, tell people, and do what rules say."""
+    evaluating.watch_alerts(now=db_now())
+
+
+@app.task
 def forget_health() -> None:
-    """Forget health events that were cleared long ago."""
+    """Forget health events that were cleared long ago, and alerts that were resolved."""
     health_retention.forget_health(now=db_now())
+    forget_alerts(now=db_now())
 
 
 @app.task

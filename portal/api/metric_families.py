@@ -13,6 +13,7 @@ from typing import Any, Final
 from django.db.models import Count, F, Min, Sum
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from portal.alerts.selectors import firing_by_severity
 from portal.billing.models import UsageRecord
 from portal.budgets.models import BudgetForecast
 from portal.common.models import InvariantCheck, OutboxItem
@@ -42,6 +43,7 @@ FAMILIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType({
     "berth_node_silence_seconds": ("How long the agent of a node has not been heard.", ("node",)),
     "berth_node_revisions_behind": ("Revisions of its desired state that a node has not carried out.", ("node",)),
     "berth_health_events": ("Open health events.", ("severity",)),
+    "berth_alerts": ("Alerts that fire.", ("severity",)),
     "berth_outbox_items": ("Nudges owed.", ()),
     "berth_outbox_oldest_seconds": ("Age of the oldest nudge owed.", ()),
     "berth_deliveries_waiting": ("Messages to contact points that wait.", ()),
@@ -73,6 +75,7 @@ class PortalMetrics:
             **self._fleet(),
             **self._mail(),
             **_budgets(),
+            "berth_alerts": {(severity,): n for severity, n in firing_by_severity().items()},
             **_invariants(),
             "berth_gateway_streams": {(kind,): n for kind, n in stream_counts(now=self.now).items()},
             "berth_leases_to_meter": {(): Lease.objects.filter(is_metered=False).count()},

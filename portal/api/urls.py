@@ -9,6 +9,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from portal.api import (
     accounting,
+    alerts,
     announcements,
     availability,
     budgets,
@@ -164,6 +165,13 @@ v1: list[URLPattern | URLResolver] = [
     path(
         "leases/<str:uid>/extension/withdraw/", leases.WithdrawExtension.as_view(), name="withdraw-extension"
     ),
+    path("alerts/", alerts.Alerts.as_view(), name="alerts"),
+    path("alerts/metrics/", alerts.AlertMetrics.as_view(), name="alert-metrics"),
+    path("alerts/rules/", alerts.AlertRules.as_view(), name="alert-rules"),
+    path("alerts/rules/<short_number:key>/", alerts.OneAlertRule.as_view(), name="alert-rule"),
+    path("alerts/silences/", alerts.AlertSilences.as_view(), name="silences"),
+    path("alerts/silences/<str:uid>/end/", alerts.EndSilence.as_view(), name="end-silence"),
+    path("alerts/<str:uid>/acknowledge/", alerts.AcknowledgeAlert.as_view(), name="acknowledge-alert"),
     path("idle/", idle.IdleLeases.as_view(), name="idle"),
     path("idle/rules/", idle.IdleRules.as_view(), name="idle-rules"),
     path("idle/rules/<short_number:key>/", idle.OneIdleRule.as_view(), name="idle-rule"),

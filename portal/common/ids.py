@@ -66,3 +66,13 @@ def job_uid() -> str:
 def array_uid() -> str:
     """Return a name for an array of batch jobs."""
     return new_uid("arr")
+
+
+def alert_uid() -> str:
+    """Return a name for an alert."""
+    return new_uid("alt")
+
+
+def silence_uid() -> str:
+    """Return a name for a silence of alerts."""
+    return new_uid("sil")

@@ -297,8 +297,10 @@ def _wanted(health: str, reason: str, events: Iterable[tuple[str, str, str]]) ->
 
 
 @transaction.atomic
-def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> HealthEvent:
-    """Take one device out of work by hand until it is cleared; running leases go on. Safe to repeat.
+def quarantine(*, device: Device, actor: User | None, reason: str, now: datetime) -> HealthEvent:
+    """Take one device out of work until it is cleared by hand; running leases go on. Safe to repeat.
+
+    ``actor`` None is Berth itself.
 
     Raises Invalid without a reason, Conflict where the device is not listed by its node.
     """

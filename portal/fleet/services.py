@@ -235,8 +235,8 @@ def clean_reason(reason: str) -> str:
 
 
 @transaction.atomic
-def cordon(*, node: Node, actor: User, reason: str, now: datetime) -> None:
-    """Place nothing new on the node; running leases go on. Safe to repeat."""
+def cordon(*, node: Node, actor: User | None, reason: str, now: datetime) -> None:
+    """Place nothing new on the node; running leases go on. ``actor`` None is Berth itself. Safe to repeat."""
     said = clean_reason(reason)
     Node.objects.filter(pk=node.pk).update(is_cordoned=True, cordon_reason=said)
     record(actor, "node.cordoned", node.name, at=now, reason=reason)

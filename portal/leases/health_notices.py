@@ -42,13 +42,13 @@ def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
             notify(operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **told)
 
 
-def take_out_of_work(*, device: Device, actor: User, reason: str, now: datetime) -> HealthEvent:
-    """Put one device in quarantine by hand and tell whom it concerns; raises as ``quarantine`` does."""
+def take_out_of_work(*, device: Device, actor: User | None, reason: str, now: datetime) -> HealthEvent:
+    """Put one device in quarantine and tell whom it concerns; raises as ``quarantine`` does."""
     return with_retries(lambda: _take_out(device, actor, reason, now))
 
 
 @transaction.atomic
-def _take_out(device: Device, actor: User, reason: str, now: datetime) -> HealthEvent:
+def _take_out(device: Device, actor: User | None, reason: str, now: datetime) -> HealthEvent:
     event = quarantine(device=device, actor=actor, reason=reason, now=now)
     tell_of_health([event], now=now)
     return event

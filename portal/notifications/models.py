@@ -52,6 +52,8 @@ class Topic(models.TextChoices):
     BOOKINGS = "bookings", _("Bookings and reservations")
     FLEET = "fleet", _("Nodes and devices")
     BUDGETS = "budgets", _("Budgets")
+    ALERTS = "alerts", _("Alerts")
+    ESCALATED = "escalated", _("Alerts that nobody has acknowledged")
     OTHER = "other", pgettext_lazy("topic of notifications", "Everything else")
 
 

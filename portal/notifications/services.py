@@ -22,6 +22,8 @@ TOPIC_OF: Final = {
     "fleet": Topic.FLEET,
     "node": Topic.FLEET,
     "invariant": Topic.FLEET,
+    "alert": Topic.ALERTS,
+    "escalation": Topic.ESCALATED,
 }
 _TO_DELIVER: Final = """
 INSERT INTO notifications_delivery

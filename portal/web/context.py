@@ -121,6 +121,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
                 "policies", _("Policies"), "adjustments", section=_("Operations"), also=("cohorts",)
             )
         )
+        entries.append(NavigationEntry("alerts", _("Alerts"), "alert-triangle", section=_("Operations")))
         entries.append(NavigationEntry("idle", _("Idle leases"), "hourglass", section=_("Operations")))
         entries.append(NavigationEntry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
         entries.append(

@@ -22,6 +22,7 @@ from portal.web import (
     wallets,
     waste,
 )
+from portal.web.alerts import page as alerts
 from portal.web.audit import page as audit
 from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
@@ -181,6 +182,14 @@ urlpatterns = [
     path("operations/policies/<int:number>/confirm/", policies.confirm, name="policy_confirm"),
     path("operations/policies/<int:number>/activate/", policies.put_in_force, name="policy_activate"),
     path("operations/policies/<int:number>/roll-back/", policies.back, name="policy_roll_back"),
+    path("alerts/", alerts.page, name="alerts"),
+    path("alerts/silence/", alerts.make_silence, name="silence_make"),
+    path("alerts/silences/<str:uid>/end/", alerts.stop_silence, name="silence_end"),
+    path("alerts/rules/new/", alerts.new_rule, name="alert_rule_new"),
+    path("alerts/rules/<int:key>/", alerts.edit_rule, name="alert_rule"),
+    path("alerts/rules/<int:key>/switch/", alerts.turn_rule, name="alert_rule_switch"),
+    path("alerts/rules/<int:key>/remove/", alerts.drop_rule, name="alert_rule_remove"),
+    path("alerts/<str:uid>/acknowledge/", alerts.take, name="alert_acknowledge"),
     path("idle/", idle.page, name="idle"),
     path("idle/rules/<int:key>/remove/", idle.remove, name="idle_rule_remove"),
     path("leases/<str:uid>/idle/snooze/", idle.put_off, name="idle_snooze"),

@@ -40,6 +40,9 @@ MISSING = {
     "project": "no-such-project",
     "mailing": "999999999",
     "idle_rule": "999999999",
+    "alert": "alt-0000000000000000",
+    "alert_rule": "999999999",
+    "silence": "sil-0000000000000000",
     "note": "nte-0000000000000000",
     "own_note": "nte-0000000000000000",
     "invitation": "999999999",
@@ -101,6 +104,11 @@ GRANT = {
     "starts_at": "2900-01-01T00:00:00Z",
     "ends_at": "2900-01-02T00:00:00Z",
     "reason": "paper deadline",
+}
+SILENCE = {
+    "reason": "new switch",
+    "node": "gpu-01",
+    "ends_at": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}",
 }
 CREDITED = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=40)
 CREDIT = {
@@ -273,6 +281,23 @@ ROUTES = (
     Route("POST", "leases/{asked}/extension/approve/", "approver", {"note": "yes"}, 200, True),
     Route("POST", "leases/{asked}/extension/reject/", "approver", {"note": "no"}, 200, True),
     Route("POST", "leases/{asked}/extension/withdraw/", is_foreign=True),
+    Route("GET", "alerts/", "operator"),
+    Route("GET", "alerts/metrics/", "operator"),
+    Route("POST", "alerts/{alert}/acknowledge/", "operator", {}, is_foreign=True),
+    Route("GET", "alerts/rules/", "operator"),
+    Route("POST", "alerts/rules/", "operator", {"metric": "device_temp", "threshold": 95}, 201),
+    Route("GET", "alerts/rules/{alert_rule}/", "operator", is_foreign=True),
+    Route(
+        "PUT",
+        "alerts/rules/{alert_rule}/",
+        "operator",
+        {"metric": "node_silence", "threshold": 60},
+        is_foreign=True,
+    ),
+    Route("DELETE", "alerts/rules/{alert_rule}/", "operator", None, 204, True),
+    Route("GET", "alerts/silences/", "operator"),
+    Route("POST", "alerts/silences/", "operator", SILENCE, 201),
+    Route("POST", "alerts/silences/{silence}/end/", "operator", {}, is_foreign=True),
     Route("GET", "idle/"),
     Route("GET", "idle/rules/", "operator"),
     Route("POST", "idle/rules/", "operator", {"then": "warn", "team": "perception"}, 201),

@@ -11,6 +11,11 @@ from django.utils import timezone
 
 from portal.accounts.services import create_token, digest_of
 from portal.accounts.sessions import SessionStore, uid_of
+from portal.alerts.evaluating import settle_rule
+from portal.alerts.metrics import AlertSubject
+from portal.alerts.models import Alert
+from portal.alerts.rules import AlertSpec, silence
+from portal.alerts.rules import make_rule as make_alert_rule
 from portal.audit.invitations import invite
 from portal.audit.sign_ins import add_ssh_key
 from portal.billing.closing import close_period
@@ -107,6 +112,7 @@ def scene(world: World) -> dict[str, str]:
         **_jobs(world),
         **_rules(world),
         **_idle(world, lease),
+        **_alerts(world),
         **notes,
     }
 
@@ -317,6 +323,22 @@ def _idle(world: World, lease: Lease) -> dict[str, str]:
         then="warn", warned_at=world.now,
     )  # fmt: skip
     return {"idle_rule": str(rule.pk)}
+
+
+def _alerts(world: World) -> dict[str, str]:
+    """Return a rule with an alert that fires, and a silence."""
+    by: dict[str, Any] = {
+        "actor": world.user("operator"),
+        "rights": world.rights("operator"),
+        "now": world.now,
+    }
+    rule = make_alert_rule(spec=AlertSpec("node_silence", 300), **by)
+    node = world.nodes["gpu-01"]
+    settle_rule(rule.pk, {AlertSubject(f"node:{node.pk}", node.name, node.pk): 900.0}, now=world.now)
+    silent = silence(
+        rule=None, node=node, team=None, reason="new switch", ends_at=world.now + timedelta(hours=1), **by
+    )
+    return {"alert": Alert.objects.get().uid, "alert_rule": str(rule.pk), "silence": silent.uid}
 
 
 def _rules(world: World) -> dict[str, str]:

@@ -321,6 +321,8 @@ PAGES = (
     Page("second-factor", "bob", "/second-factor/", "second_factor"),
     Page("second-factor-rules", "operator", "/operations/second-factor/", "second_factor_rules"),
     Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
+    Page("alerts", "operator", "/alerts/", "alerts"),
+    Page("alert-rule", "operator", first("/alerts/", r"/alerts/rules/\d+/"), "alert_rule"),
     Page("idle", "operator", "/idle/", "idle"),
     Page("discounts", "finance", "/finance/discounts/", "discounts"),
     Page("mailings", "finance", "/finance/mailings/", "mailings", act=_mailing_added),

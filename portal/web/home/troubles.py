@@ -11,6 +11,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.alerts.models import AlertSeverity
+from portal.alerts.selectors import firing_by_severity
 from portal.common.moments import span
 from portal.common.sql import fetch
 from portal.fleet.draining import drain_state
@@ -44,6 +46,7 @@ def troubles(*, now: datetime) -> list[Trouble]:
     nodes = list(Node.objects.order_by("name"))
     away = nodes_in_maintenance(now=now)
     found = [
+        *_alerts(),
         *_silent(nodes, away, now),
         *_ill(),
         *_late_drains(nodes, now),
@@ -56,6 +59,20 @@ def troubles(*, now: datetime) -> list[Trouble]:
 
 def _node_url(name: str) -> str:
     return reverse("web:node", args=[name])
+
+
+def _alerts() -> Iterator[Trouble]:
+    """Yield how many alerts fire, all in one; one query."""
+    found = firing_by_severity()
+    count = sum(found.values())
+    if not count:
+        return
+    critical = found.get(AlertSeverity.CRITICAL, 0)
+    yield Trouble(
+        ngettext("One alert fires", "%(n)d alerts fire", count) % {"n": count},
+        ngettext("%(n)d is critical.", "%(n)d are critical.", critical) % {"n": critical},
+        "bad" if critical else "warn", "alert-triangle", reverse("web:alerts"), _("Open"),
+    )  # fmt: skip
 
 
 def _silent(nodes: list[Node], away: frozenset[int], now: datetime) -> Iterator[Trouble]:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
+from portal.web.notifications.alerts import ALERT_KINDS
 from portal.web.notifications.approvals import APPROVAL_KINDS
 from portal.web.notifications.kinds import Facts, Wording
 from portal.web.notifications.leases import LEASE_KINDS
@@ -82,6 +83,8 @@ def _object(target: str) -> str:
 def _url(row: Notification, facts: Facts) -> str:
     if row.kind in ABOUT_NODES:
         return _node_url(facts)
+    if row.kind in ALERT_KINDS:
+        return reverse("web:alerts")
     if row.kind in ("delegation.begun", "delegation.ended"):
         return reverse("web:deputies")
     if row.kind == "role.ends_soon" and facts.get("team"):
@@ -134,5 +137,6 @@ _WORDINGS = {
     **MONEY_KINDS,
     **PEOPLE_KINDS,
     **OPERATIONS_KINDS,
+    **ALERT_KINDS,
 }
 KINDS = frozenset(_WORDINGS)

@@ -1,0 +1,163 @@
+"""What fires now, what nobody is told of, what was, and the rules: for operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.alerts.rules import (
+    acknowledge,
+    alert_rule,
+    alert_rules,
+    change_rule,
+    end_silence,
+    make_rule,
+    remove_rule,
+    require_operator,
+    silence,
+    switch_rule,
+)
+from portal.alerts.selectors import open_alerts, past_alerts
+from portal.alerts.telling import Silences
+from portal.common.clock import db_now
+from portal.common.errors import Conflict, Invalid
+from portal.web.access import done, person, refused, rights_of
+from portal.web.alerts.forms import AlertRuleForm, SilenceForm, rule_form
+from portal.web.alerts.rows import alert_row, alert_rule_row, silence_row
+
+MOST_SHOWN, MOST_PAST = 100, 30
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """Show alerts, silences and rules."""
+    require_operator(rights_of(request))
+    return _page(request, SilenceForm(initial=_asked(request)), 200)
+
+
+def _asked(request: HttpRequest) -> dict[str, str]:
+    """Return what a link to the form of a silence has filled in."""
+    return {name: request.GET[name][:100] for name in ("rule", "node", "team") if name in request.GET}
+
+
+def _page(request: HttpRequest, form: SilenceForm, status: int) -> HttpResponse:
+    silences = Silences(now=db_now())
+    found = list(open_alerts()[: MOST_SHOWN + 1])
+    count = len(found) if len(found) <= MOST_SHOWN else open_alerts().count()
+    rules = [alert_rule_row(rule) for rule in alert_rules()]
+    more = max(0, count - MOST_SHOWN) + sum(rule.folded for rule in rules)
+    context: dict[str, Any] = {
+        "rows": [alert_row(alert, silences) for alert in found[:MOST_SHOWN]],
+        "more": ngettext("%(n)d more alert is not shown.", "%(n)d more alerts are not shown.", more)
+        % {"n": more}
+        if more
+        else "",
+        "silences": [silence_row(row) for row in silences.rows],
+        "past": [alert_row(alert) for alert in past_alerts()[:MOST_PAST]],
+        "rules": rules,
+        "form": form,
+    }
+    return render(request, "web/alerts.html", context, status=status)
+
+
+@require_POST
+def make_silence(request: HttpRequest) -> HttpResponse:
+    """Tell nobody of some alerts for a time."""
+    rights = rights_of(request)
+    require_operator(rights)
+    form, now = SilenceForm(request.POST), db_now()
+    if form.is_valid():
+        given = {name: form.cleaned_data[name] for name in ("rule", "node", "team", "reason")}
+        try:
+            silence(**given, ends_at=form.ends_at(now), actor=person(request), rights=rights, now=now)
+        except Invalid as error:
+            _blame(
+                form, {"length" if name == "ends_at" else name: text for name, text in error.fields.items()}
+            )
+        else:
+            return done(request, _("They are shown, and told to nobody meanwhile."), "web:alerts")
+    return _page(request, form, 422)
+
+
+@require_POST
+def stop_silence(request: HttpRequest, uid: str) -> HttpResponse:
+    """End a silence."""
+    end_silence(uid=uid, actor=person(request), rights=rights_of(request), now=db_now())
+    return done(request, _("The silence has ended."), "web:alerts")
+
+
+@require_POST
+def take(request: HttpRequest, uid: str) -> HttpResponse:
+    """Acknowledge an alert."""
+    try:
+        acknowledge(uid=uid, actor=person(request), rights=rights_of(request), now=db_now())
+    except Conflict as error:
+        return refused(request, error, "web:alerts")
+    return done(request, _("You have acknowledged it: it is not escalated."), "web:alerts")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def new_rule(request: HttpRequest) -> HttpResponse:
+    """Make a rule."""
+    return _edit(request, None)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit_rule(request: HttpRequest, key: int) -> HttpResponse:
+    """Change a rule."""
+    return _edit(request, key)
+
+
+def _edit(request: HttpRequest, key: int | None) -> HttpResponse:
+    rights = rights_of(request)
+    require_operator(rights)
+    rule = None if key is None else alert_rule(key)
+    form = (
+        AlertRuleForm(request.POST)
+        if request.method == "POST"
+        else rule_form(rule)
+        if rule
+        else AlertRuleForm()
+    )
+    if form.is_bound and form.is_valid():
+        given: dict[str, Any] = {
+            "spec": form.spec(), "actor": person(request), "rights": rights, "now": db_now(),
+        }  # fmt: skip
+        try:
+            _made = make_rule(**given) if key is None else change_rule(key=key, **given)
+        except Invalid as error:
+            _blame(form, error.fields)
+        except Conflict as error:
+            return refused(request, error, "web:alerts")
+        else:
+            return done(request, _("The rule is set."), "web:alerts")
+    context = {"form": form, "rule": rule, "title": alert_rule_row(rule).title if rule else ""}
+    return render(request, "web/alert_rule.html", context, status=422 if form.is_bound else 200)
+
+
+@require_POST
+def turn_rule(request: HttpRequest, key: int) -> HttpResponse:
+    """Switch a rule on or off."""
+    is_on = request.POST.get("on") == "1"
+    switch_rule(key=key, is_on=is_on, actor=person(request), rights=rights_of(request), now=db_now())
+    return done(request, _("The rule is on.") if is_on else _("The rule is off."), "web:alerts")
+
+
+@require_POST
+def drop_rule(request: HttpRequest, key: int) -> HttpResponse:
+    """Remove a rule."""
+    try:
+        remove_rule(key=key, actor=person(request), rights=rights_of(request), now=db_now())
+    except Conflict as error:
+        return refused(request, error, "web:alerts")
+    return done(request, _("The rule is removed; what it found stays in the history."), "web:alerts")
+
+
+def _blame(form: Any, fields: dict[str, Any]) -> None:
+    for name, text in fields.items():
+        form.add_error(name if name in form.fields else None, str(text))
