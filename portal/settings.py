@@ -393,6 +393,8 @@ SPECTACULAR_SETTINGS = {
         "IdleState": "portal.idle.models.IdleState",
         "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
+        "AlertAction": "portal.alerts.models.AlertAction",
+        "Level": "portal.notifications.models.AnnouncementLevel",
         "BudgetAction": "portal.budgets.models.BudgetAction",
         "NoteKind": ["credit", "debit"],
         "RefundCause": "portal.billing.models.RefundCause",

@@ -40,7 +40,7 @@ from portal.alerts.telling import Silences, live_silences
 from portal.alerts.words import condition_text, evidence_text, rule_text
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Flag, Instant, Text, Whole
+from portal.api.fields import Body, Empty, Flag, Instant, Text, Whole
 from portal.api.idempotency import once
 from portal.api.representations import Row
 from portal.api.responses_alerts import AlertAnswer, AlertMetricAnswer, AlertRuleAnswer, SilenceAnswer
@@ -129,11 +129,12 @@ class Alerts(Endpoint):
 class AcknowledgeAlert(Endpoint):
     """Somebody is at it."""
 
-    @call("Acknowledge an alert", answer=AlertAnswer, refusals=(404, 409), tag=TAG)
+    @call("Acknowledge an alert", body=Empty, answer=AlertAnswer, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
         """Say that somebody is at it: it is not escalated any more. Operators."""
         self.require_operator()
+        self.take(Empty)
         acknowledge(uid=uid, actor=self.person, rights=self.rights, now=db_now())
         return Response(alert_json(alert_named(uid), Silences(now=db_now())))
 
@@ -234,11 +235,12 @@ class AlertSilences(Endpoint):
 class EndSilence(Endpoint):
     """One silence."""
 
-    @call("End a silence", answer=SilenceAnswer, refusals=(404,), tag=TAG)
+    @call("End a silence", body=Empty, answer=SilenceAnswer, refusals=(404, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
         """End a silence before its time. Operators."""
         self.require_operator()
+        self.take(Empty)
         ended = end_silence(uid=uid, actor=self.person, rights=self.rights, now=db_now())
         return Response(silence_json(ended))
 

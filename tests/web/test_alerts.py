@@ -59,7 +59,7 @@ def test_an_alert_is_shown_with_its_evidence_acknowledged_and_silenced(
     with django_assert_max_num_queries(24):
         text = operator.get(PAGE).text
     assert "15 min, where the rule says: Silence of an agent above 5 min." in text
-    assert f'nodes/{node.name}/">gpu-01</a>' in text
+    assert f'<a href="/cluster/{node.name}/">gpu-01</a>' in text
     assert "One alert fires" in operator.get("/").text
     assert charlie.post(f"{PAGE}{alert.uid}/acknowledge/").status_code == 403
     operator.post(f"{PAGE}{alert.uid}/acknowledge/")
