@@ -151,7 +151,7 @@ class SilenceForm(forms.Form):
     node = _choice(Node.objects.all(), gettext_lazy("Node"), gettext_lazy("Every node"), "name")
     team = _choice(Team.objects.all(), gettext_lazy("Team"), gettext_lazy("Every team"), "slug")
     length = DurationField(
-        label=gettext_lazy("For how long"),
+        label=gettext_lazy("Silent for"),
         initial="2 h",
         help_text=gettext_lazy("At most 30 d."),
         widget=_text(),
