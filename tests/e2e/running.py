@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -87,7 +87,9 @@ class RunningStack:
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            # One that is silent for long is ended and started anew by whoever watches over it.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End everything and return when it has ended."""
