@@ -323,6 +323,7 @@ PAGES = (
     Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
     Page("alerts", "operator", "/alerts/", "alerts"),
     Page("alert-rule", "operator", first("/alerts/", r"/alerts/rules/\d+/"), "alert_rule"),
+    Page("alert-rule-new", "operator", "/alerts/rules/new/", "alert_rule_new"),
     Page("idle", "operator", "/idle/", "idle"),
     Page("discounts", "finance", "/finance/discounts/", "discounts"),
     Page("mailings", "finance", "/finance/mailings/", "mailings", act=_mailing_added),

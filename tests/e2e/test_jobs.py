@@ -32,6 +32,7 @@ def test_array_is_handed_in_followed_and_leaves_a_file(visit: Any, stack: Any) -
         with page.expect_download() as download:
             page.get_by_role("link", name="Download out.txt").click()
         made.add(Path(download.value.path()).read_text())
-        assert page.get_by_text("Succeeded").first.is_visible()
+        # The file is there a moment before the job is over.
+        page.get_by_text("Succeeded").first.wait_for()
 
     assert made == {"made by 1\n", "made by 2\n"}
