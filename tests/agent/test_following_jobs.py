@@ -111,6 +111,7 @@ async def test_process_that_stands_by_takes_the_next_job_or_goes(tmp_path):
         node.desire(follower(A, 2, "sleep", "300"))
         killed = await standing_by(node)
         os.kill(killed, signal.SIGKILL)
+        await gone(node, killed)  # one that dies with a job in its hand is a job that was killed
         assert await follow(node, 2) != killed  # by a process of its own, as the first one
 
         node.desire(follower(A, 3, "sleep", "300"))
