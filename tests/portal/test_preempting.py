@@ -273,6 +273,8 @@ def test_states_and_events_agree_after_all_of_it(world: World) -> None:
 
 def test_the_sweep_looks_at_told_leases_by_index(world: World) -> None:
     with connection.cursor() as cursor:
+        # In a table without rows each partial index costs the same: those that would only be read through go.
+        cursor.execute("DROP INDEX one_wanted_lease_per_part, one_live_lease_per_part")
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(
             "EXPLAIN SELECT id FROM leases_lease WHERE preempted_for_id IS NOT NULL AND clean_at IS NULL"
