@@ -51,6 +51,7 @@ class Host:
             folder.mkdir(parents=True, exist_ok=True)
         self.welcome_epochs: list[int] = []
         self.refusals: list[str] = []
+        self.talk: asyncio.Task[None] | None = None
 
     def identity(self) -> Identity:
         return Identity(self.node, self.state)
@@ -70,7 +71,7 @@ class Host:
         work = asyncio.create_task(worker.run())
         try:
             async with self._welcomed(enrolment, driver, worker) as (session, line):
-                talk = asyncio.create_task(session.run())
+                self.talk = talk = asyncio.create_task(session.run())
                 try:
                     yield session
                 finally:

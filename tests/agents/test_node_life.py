@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from portal.common.clock import db_now
 from portal.common.invariants import broken
 from portal.fleet.models import Node, Partition
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement
-from tests.agents.line import Host, until
+from tests.agents.line import PATIENCE_S, Host, until
 from tests.portal.builders import H100, World
 from tests.telemetry.conftest import live, rows  # noqa: F401
 
@@ -170,6 +171,8 @@ async def test_a_forgotten_key_turns_the_connected_agent_away_at_once(world: Wor
         with pytest.raises(PortalRefusedError) as no:
             async with host.agent():
                 pass
+        assert host.talk is not None
+        await asyncio.wait([host.talk], timeout=PATIENCE_S)  # its own refusal is a message, on its way still
 
     assert no.value.code == "bad_signature"
     assert host.refusals == ["stale_epoch"]
