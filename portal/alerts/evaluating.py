@@ -17,7 +17,6 @@ from portal.alerts.telling import tell
 from portal.common.retry import is_unreachable, with_retries
 
 log = logging.getLogger(__name__)
-EVERY_S: Final = 15
 # A rule that matches everything has so many alerts; the rest is counted.
 MOST_OPEN: Final = 500
 # A condition that holds no more for less than this has only fluttered.

@@ -13,8 +13,9 @@ from django.db.models import Count, Min
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from portal.budgets.models import BudgetForecast
+from portal.budgets.services import running_forecasts
 from portal.common.models import InvariantCheck, OutboxItem
+from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.leases.models import LeaseRequest
 from portal.leases.states import RequestState
@@ -145,17 +146,14 @@ class Sources:
     @cached_property
     def budgets(self) -> list[tuple[AlertSubject, float, float | None]]:
         """By team: percent of its budget that is spent, and that will probably be (None: unknown)."""
-        rows = BudgetForecast.objects.order_by("since").values_list(
-            "budget__team_id", "budget__team__name", "budget__amount_micro", "spent_micro", "likely_micro"
-        )
-        found = {}
-        for pk, name, amount, spent, likely in rows:  # of several periods the newest counts
-            subject = AlertSubject(
-                f"team:{pk}", str(name), team_id=pk, lineages=self.teams.get(pk, frozenset())
-            )
-            end = None if likely is None else 100 * likely / amount
-            found[pk] = (subject, 100 * spent / amount, end)
-        return list(found.values())
+        found = []
+        for row in running_forecasts(self.now):
+            budget, team = row.budget, row.budget.team
+            lines = self.teams.get(team.pk, frozenset())
+            subject = AlertSubject(f"team:{team.pk}", team.name, team_id=team.pk, lineages=lines)
+            end = None if row.likely_micro is None else 100 * row.likely_micro / budget.amount_micro
+            found.append((subject, 100 * row.spent_micro / budget.amount_micro, end))
+        return found
 
     def fleet(self, value: float | None) -> Values:
         """Return a figure of the installation as a whole, nothing where it is unknown."""
@@ -176,11 +174,12 @@ class Sources:
         return None if row is None else float(len(row.breaches))
 
     def silence(self) -> Values:
-        """Return for how many seconds each agent has not been heard; who never was is unknown."""
+        """Return for how many seconds agents have not been heard; unknown of who never was, or is in maintenance."""
+        away = nodes_in_maintenance(now=self.now)
         return {
             subject: self._age(row.last_seen_at)
             for subject, row in self.nodes
-            if row.last_seen_at is not None
+            if row.last_seen_at is not None and row.pk not in away
         }
 
     def _age(self, since: datetime | None) -> float:

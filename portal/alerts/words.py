@@ -39,8 +39,13 @@ def rule_text(rule: AlertRule) -> str:
 
 
 def evidence_text(alert: Alert) -> str:
-    """Return what was measured against what; its rule must be at hand."""
+    """Return what was measured against what; its rule must be at hand.
+
+    What an alert of before a change was measured against, the rule does not say any more.
+    """
     rule = alert.rule
+    if rule.changed_at > alert.pending_at:
+        return _("The rule has been changed since.")
     return _("%(value)s, where the rule says: %(condition)s.") % {
         "value": figure_text(rule.metric, alert.value),
         "condition": condition_text(rule.metric, rule.comparison, rule.threshold, rule.for_s),

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from portal.alerts.selectors import firing_by_severity
 from portal.billing.models import UsageRecord
-from portal.budgets.models import BudgetForecast
+from portal.budgets.services import running_forecasts
 from portal.common.models import InvariantCheck, OutboxItem
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
@@ -74,7 +74,7 @@ class PortalMetrics:
             **self._queue(),
             **self._fleet(),
             **self._mail(),
-            **_budgets(),
+            **self._budgets(),
             "berth_alerts": {(severity,): n for severity, n in firing_by_severity().items()},
             **_invariants(),
             "berth_gateway_streams": {(kind,): n for kind, n in stream_counts(now=self.now).items()},
@@ -148,6 +148,20 @@ class PortalMetrics:
             "berth_deliveries_overdue_seconds": {(): self._age(waiting["due"]) or 0.0},
         }
 
+    def _budgets(self) -> dict[str, Values]:
+        """Return how far running budgets are used, as last looked at; one that nobody looked at yet is left out."""
+        running = running_forecasts(self.now)
+        return {
+            "berth_budget_used_ratio": {
+                (row.budget.team.slug,): row.spent_micro / row.budget.amount_micro for row in running
+            },
+            "berth_budget_forecast_ratio": {
+                (row.budget.team.slug,): row.likely_micro / row.budget.amount_micro
+                for row in running
+                if row.likely_micro is not None
+            },
+        }
+
     def _age(self, since: datetime | None) -> float | None:
         return None if since is None else max(0.0, (self.now - since).total_seconds())
 
@@ -159,22 +173,6 @@ def _by_state(model: Any, states: Iterable[str]) -> Values:
 
 def _count(rows: Any, field: str) -> dict[tuple[str, ...], float]:
     return {(str(key),): n for key, n in rows.values_list(field).annotate(n=Count("id")).order_by()}
-
-
-def _budgets() -> dict[str, Values]:
-    """Return how far running budgets are used, as last looked at; a budget that nobody looked at yet is left out."""
-    rows = BudgetForecast.objects.values_list(
-        "budget__team__slug", "budget__amount_micro", "spent_micro", "likely_micro", "since"
-    ).order_by("since")
-    used: dict[tuple[str, ...], float] = {}
-    likely: dict[tuple[str, ...], float | None] = {}
-    for team, amount, spent, end, _since in rows:  # of several the newest period of the team wins
-        used[(str(team),)] = spent / amount
-        likely[(str(team),)] = None if end is None else end / amount
-    return {
-        "berth_budget_used_ratio": used,
-        "berth_budget_forecast_ratio": {key: value for key, value in likely.items() if value is not None},
-    }
 
 
 def _invariants() -> dict[str, Values]:

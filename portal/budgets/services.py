@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.audit.services import record
-from portal.budgets.models import BudgetAction, BudgetThreshold, SpendBasis, TeamBudget
+from portal.budgets.models import BudgetAction, BudgetForecast, BudgetThreshold, SpendBasis, TeamBudget
 from portal.budgets.periods import month_start
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
@@ -62,6 +62,18 @@ def budgets_at(team_ids: Iterable[int], at: datetime) -> dict[int, TeamBudget]:
     rows = TeamBudget.objects.filter(team__in=list(team_ids), starts_on__lte=month)
     rows = rows.filter(Q(ends_before=None) | Q(ends_before__gt=month)).prefetch_related("thresholds")
     return {row.team_id: row for row in rows}
+
+
+def running_forecasts(at: datetime) -> list[BudgetForecast]:
+    """Return the forecasts of what budgets count together at an instant, with budget and team; one per team. One query.
+
+    A budget that has ended keeps its last forecast, and one whose month is new has none before it is looked at.
+    """
+    month = month_start(at)
+    rows = BudgetForecast.objects.filter(budget__starts_on__lte=month)
+    rows = rows.filter(Q(budget__ends_before=None) | Q(budget__ends_before__gt=month))
+    rows = rows.filter(Q(budget__is_monthly=False) | Q(since=month))
+    return list(rows.select_related("budget__team").order_by("budget__team_id"))
 
 
 def monthly_amounts(team_ids: Iterable[int], at: datetime) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,10 +25,12 @@ from portal.alerts.rules import (
     switch_rule,
 )
 from portal.alerts.telling import tell
+from portal.alerts.words import evidence_text
 from portal.audit.models import AuditEntry
+from portal.budgets.models import BudgetForecast, TeamBudget
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.live import redis_client
-from portal.fleet.models import Device, HealthEvent, Node
+from portal.fleet.models import Device, HealthEvent, MaintenanceWindow, Node
 from portal.notifications.models import Delivery, Notification
 from portal.telemetry.frames import DeviceNow, Frame, pack
 from portal.telemetry.latest import LATEST
@@ -225,6 +227,9 @@ def test_rules_are_changed_switched_and_removed_with_their_alerts_and_only_by_op
     later = world.now + MINUTE
     change_rule(key=made.pk, spec=AlertSpec("device_temp", 99, name="Hot"), now=later, **by_operator(world))
     assert states(made) == {"device:1": "resolved"}
+    assert (
+        evidence_text(Alert.objects.get()) == "The rule has been changed since."
+    )  # it fired above 90, not 99
     with pytest.raises(Conflict):
         acknowledge(uid=Alert.objects.get().uid, now=later, **by_operator(world))
     settle_rule(made.pk, {device(1): 100.0}, now=later)
@@ -299,6 +304,47 @@ def test_every_metric_is_read_in_a_fixed_number_of_queries_and_scopes_narrow_it(
     assert list(by_name("queue_wait").values()) == [600]
     assert set(by_name("node_silence")) == set(Node.objects.values_list("name", flat=True))
     assert not states(narrow)
+
+
+def test_a_node_in_maintenance_is_not_called_silent(world: World) -> None:
+    node = world.nodes["gpu-01"]
+    window = MaintenanceWindow.objects.create(
+        starts_at=world.now, ends_at=world.now + MINUTE, reason="new cables", created_at=world.now
+    )
+    window.nodes.add(node)
+
+    during, after = (
+        {subject.about for subject in Sources(at).silence()} for at in (world.now, world.now + 2 * MINUTE)
+    )
+
+    assert after - during == {node.name}
+
+
+def test_budgets_count_while_they_run(world: World) -> None:
+    month, year = date(2026, 11, 1), date(2026, 1, 1)
+    at = datetime(2026, 11, 16, 12, tzinfo=UTC)
+    # Of whom, from when, until when, each month anew, what was looked at last.
+    for slug, starts_on, ends_before, is_monthly, since in (
+        ("vision", month, None, True, month),
+        ("language", year, None, True, date(2026, 10, 1)),  # of last month: this one was not looked at yet
+        ("robotics", year, month, True, date(2026, 10, 1)),  # has ended
+        ("northwind", year, date(2027, 1, 1), False, year),
+    ):
+        budget = TeamBudget.objects.create(
+            team=world.team(slug), amount_micro=200, is_monthly=is_monthly, starts_on=starts_on,
+            ends_before=ends_before, created_at=at,
+        )  # fmt: skip
+        BudgetForecast.objects.create(
+            budget=budget, since=since, made_at=at, spent_micro=150, likely_micro=220
+        )
+
+    sources = Sources(at)
+
+    for name, percent in (("budget_used", 75), ("budget_forecast", 110)):
+        found = metrics.METRICS[name].read(sources)
+        assert {subject.about: value for subject, value in found.items()} == {
+            "Vision": percent, "Northwind Labs": percent,
+        }  # fmt: skip
 
 
 def test_a_fresh_installation_watches_what_any_site_would(world: World) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from portal.alerts.evaluating import settle_rule
 from portal.alerts.metrics import AlertSubject
@@ -53,7 +54,7 @@ def test_an_alert_is_shown_with_its_evidence_acknowledged_and_silenced(
     node = world.nodes["gpu-01"]
     operator.post(f"{PAGE}rules/new/", RULE | {"for_s": ""})
     made = AlertRule.objects.latest("pk")
-    settle_rule(made.pk, {AlertSubject(f"node:{node.pk}", node.name, node.pk): 900.0}, now=world.now)
+    settle_rule(made.pk, {AlertSubject(f"node:{node.pk}", node.name, node.pk): 900.0}, now=timezone.now())
     alert = Alert.objects.get()
 
     with django_assert_max_num_queries(24):

@@ -29,7 +29,6 @@ class AlertRow:
     severity: str
     tone: str
     is_firing: bool
-    is_event_over: bool
     since: datetime
     until: datetime | None
     notes: list[str]
@@ -97,7 +96,6 @@ def alert_row(alert: Alert, silences: Silences | None = None) -> AlertRow:
         severity=str(AlertSeverity(rule.severity).label),
         tone=TONES[AlertSeverity(rule.severity)] if is_firing else "quiet",
         is_firing=is_firing,
-        is_event_over=alert.gone_at is not None,
         since=alert.firing_at or alert.pending_at,
         until=alert.resolved_at,
         notes=notes,
