@@ -126,6 +126,7 @@ def rule_form(rule: AlertRule) -> AlertRuleForm:
     )
     initial: dict[str, Any] = {name: getattr(rule, name) for name in names}
     initial |= {
+        "threshold": int(rule.threshold) if rule.threshold.is_integer() else rule.threshold,
         "for_s": f"{rule.for_s} s" if rule.for_s % 60 else f"{rule.for_s // 60} min" if rule.for_s else "",
         "node": rule.node.name if rule.node else "",
         "team": rule.team.slug if rule.team else "",
@@ -153,7 +154,7 @@ class SilenceForm(forms.Form):
     length = DurationField(
         label=gettext_lazy("Silent for"),
         initial="2 h",
-        help_text=gettext_lazy("At most 30 d."),
+        help_text=gettext_lazy("At most 30 days."),
         widget=_text(),
     )
     reason = text_field(gettext_lazy("Reason"), MOST_REASON)
