@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import os
 import shutil
@@ -57,35 +56,6 @@ def put(path: Path, text: str, *, mode: int, owner: tuple[int, int] | None = Non
         os.fchmod(fd, mode)
         os.fsync(fd)
     draft.replace(path)
-
-
-def remove_tree(folder: Path) -> Path | None:
-    """Remove a folder with what is in it; returns something that is in the way of the rest, None once all is gone.
-
-    No link is followed. Folders that their owner has closed are opened where the agent is their owner; what is of
-    another account, as a container's root leaves it in a home, only root can remove.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.geteuid() != 0 and os.path.lexists(folder):
-        # All of it is of this very account or cannot be changed: nothing is won by a link put in between.
-        with contextlib.suppress(OSError):
-            folder.chmod(0o700)
-        for path, names, _files in os.walk(folder):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    if not (inner := Path(path) / name).is_symlink():
-                        inner.chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
-    if not os.path.lexists(folder):
-        return None
-    mine = os.geteuid()
-    for path, names, files in os.walk(folder):
-        for name in (*names, *files):
-            found = Path(path) / name
-            with contextlib.suppress(OSError):
-                if found.lstat().st_uid != mine:
-                    return found
-    return folder
 
 
 def passable(folder: Path) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from nodeagent.host.accounts import Account, account_of
-from nodeagent.host.files import remove_tree
+from nodeagent.host.removal import remove_tree
 from nodeagent.protocol.variables import GIVEN, allowed
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.units import grant_of
