@@ -19,7 +19,15 @@ from typing import Final
 
 from nodeagent import __version__
 from nodeagent.commands import install
-from nodeagent.commands.opening import OpenedHost, is_simulated, notices_of, open_host, run_dir_of, state_of
+from nodeagent.commands.opening import (
+    OpenedHost,
+    is_simulated,
+    notices_of,
+    open_folders,
+    open_host,
+    run_dir_of,
+    state_of,
+)
 from nodeagent.commands.options import (
     OFF,
     ON,
@@ -30,8 +38,9 @@ from nodeagent.commands.options import (
     add_host,
     add_node,
     add_simulation,
+    folder_of,
     host_facts,
-    image_limit_of,
+    limit_gib_of,
     patience_of,
     require_node,
     settle,
@@ -60,15 +69,18 @@ from nodeagent.link.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
 from nodeagent.reconcile.journal import Journal, JournalError
+from nodeagent.reconcile.lease_records import GONE
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.choice import RuntimeMissingError, has_units
+from nodeagent.runtimes.host_folders import FolderRuntime, HostFolders
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.streams.gateways import Gateways
 from nodeagent.streams.service import LeaseStreams
 from nodeagent.workloads.app_programs import AppPrograms
 from nodeagent.workloads.entry import LeaseEntry, PlayedEntry, UnitEntry
+from nodeagent.workloads.scratch_watch import ScratchWatch
 
 log = logging.getLogger("nodeagent")
 
@@ -211,6 +223,24 @@ def _add_workloads(known: argparse.ArgumentParser, environ: Mapping[str, str]) -
         help=f"what images fetched for jobs may take together on this node, 0 is no limit ({USUAL_IMAGES_GIB})",
     )
     known.add_argument(
+        "--scratch",
+        default=usual(environ, "scratch"),
+        metavar="FOLDER",
+        help="where each lease gets a folder of its own that goes with it (none; below the state if simulated)",
+    )
+    known.add_argument(
+        "--scratch-limit",
+        default=usual(environ, "scratch_limit", "0"),
+        metavar="GIB",
+        help="what one lease may have in its scratch folder, 0 is no limit; with more it ends (0)",
+    )
+    known.add_argument(
+        "--data-sets",
+        default=usual(environ, "data_sets"),
+        metavar="FOLDER",
+        help="where each team has a folder of its name, which its leases read (none; docs/scratch.md)",
+    )
+    known.add_argument(
         "--container-network",
         choices=NETWORKS,
         default=usual(environ, "container_network", NETWORKS[0]),
@@ -253,6 +283,11 @@ def _run(options: argparse.Namespace) -> int:
     )
     options.terminals = switch(options, "terminals")
     options.containers = switch(options, "containers")
+    for name in ("scratch", "data_sets"):
+        setattr(options, name, folder_of(options, name))
+    options.scratch_limit, options.image_limit = (
+        limit_gib_of(options, name) for name in ("scratch_limit", "image_limit")
+    )
     if options.log_format not in LOG_FORMATS:
         raise UsageError(
             f"{VARIABLES['log_format']}={options.log_format}: use one of {', '.join(LOG_FORMATS)}"
@@ -296,19 +331,19 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
     """Work until a signal (False), or until devices answer that were missing when this life began (True)."""
     host = open_host(options, state, patience=patience)
     driver = host.driver
+    folders = open_folders(options, state)
+    runtime = None if host.runtime is None else FolderRuntime(host.runtime, folders)
     journal = Journal(state / "journal.jsonl")
-    reconciler = Reconciler(
-        options.node, driver, journal, boot_clock(), host.runtime, notices_of(options, state)
-    )
+    reconciler = Reconciler(options.node, driver, journal, boot_clock(), runtime, notices_of(options, state))
     worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
     log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
-    entry = _entry(options, state, reconciler) if options.terminals else None
+    entry = _entry(options, state, reconciler, folders) if options.terminals else None
     containers = None
     if entry is not None and options.containers:
         containers = open_containers(entry, reconciler.notice_of, network=options.container_network)
     cache = None
     if containers is not None:
-        limit_mib, file = image_limit_of(options), state / "images.json"
+        limit_mib, file = options.image_limit * 1024, state / "images.json"
         cache = ImageCache(file, limit_mib, reconciler.lease_records.values, remover(containers))
     agent = Agent(
         dialling.address,
@@ -318,11 +353,13 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         host=dialling.facts,
         streams=_streams(options, dialling, reconciler, _way_in(entry, containers)) if entry else None,
         jobs=_jobs(options, state, dialling, worker, entry, containers, cache) if entry else None,
+        scratch=_scratch_watch(folders, worker),
         images=cache,
     )
     try:
         return asyncio.run(_serve(agent, host, worker, options.metrics))
     finally:
+        folders.close()
         worker.close()
         journal.close()
         driver.close()
@@ -354,16 +391,35 @@ async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:
     return work not in done
 
 
-def _entry(options: argparse.Namespace, state: Path, reconciler: Reconciler) -> LeaseEntry | None:
+def _entry(
+    options: argparse.Namespace, state: Path, reconciler: Reconciler, folders: HostFolders
+) -> LeaseEntry | None:
     """Return how programs get into leases; None on a host whose holders get in by neither a unit nor play."""
     runtime = reconciler.units.runtime
     if is_simulated(options):
-        return PlayedEntry(state, reconciler.notice_of, boot_clock)
+        reconciler.units.played_words = lambda record: folders.words(record.key, record.team)
+        if folders.scratch is not None:
+            folders.scratch.keep_only(
+                key for key, record in reconciler.lease_records.items() if record.phase != GONE
+            )
+        return PlayedEntry(state, reconciler.notice_of, boot_clock, folders=folders)
     if runtime is not None and has_units(runtime):
         units = SystemdRuntime(HostShell())
-        return UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid, runtime.pids)
+        return UnitEntry(
+            run_dir_of(options, state),
+            lambda key: units.show(key).main_pid,
+            runtime.pids,
+            folders=folders,
+        )
     log.warning("no terminals and no jobs: leases have no units on this host (docs/terminal.md)")
     return None
+
+
+def _scratch_watch(folders: HostFolders, worker: Worker) -> ScratchWatch | None:
+    """Return who measures scratch folders, None where they have no limit."""
+    if folders.scratch is None or not folders.scratch.limit_gib:
+        return None
+    return ScratchWatch(worker.reconciler, folders.scratch, boot_clock, worker.poke)
 
 
 def _way_in(entry: LeaseEntry, containers: LeaseContainers | None) -> LeaseEntry:

@@ -21,7 +21,7 @@ from typing import Final
 
 from nodeagent.commands.enter import SAFE_PATH
 from nodeagent.host.files import Read, put, read_text
-from nodeagent.host.sandbox import unseen
+from nodeagent.host.sandbox import PLAIN_PATH, unseen
 from nodeagent.host.shell import HostShell, ProgramError, Shell
 from nodeagent.runtimes.names import SLICE
 
@@ -39,8 +39,6 @@ SETTINGS_FILE: Final = "/etc/berth/agent.env"
 SUDOERS_FILE: Final = "/etc/sudoers.d/berth"
 MODE: Final = 0o644
 SCRIPT: Final = "berth-agent"
-# What neither systemd nor sudo takes for anything but a letter of a path.
-PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9/._+-]+")
 OTHERS_WRITE: Final = 0o022
 
 # Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend (whose devices and

@@ -11,15 +11,20 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from stat import S_IMODE
+from tempfile import mkdtemp
 from typing import Any, Final
 
 from nodeagent.commands.options import UsageError, layouts, offered
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.waiting import Patience, wait_for_devices
+from nodeagent.host.accounts import Account, account_of
 from nodeagent.host.shell import HostShell
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.choice import choose, has_units, shows_files
+from nodeagent.runtimes.host_folders import HostFolders
+from nodeagent.runtimes.scratch import ScratchFolders
+from nodeagent.workloads.entry import played_account
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +142,42 @@ def open_host(
     own = partial(find, looks_only=looks_only)
     found = own() if patience is None else wait_for_devices(own, patience)
     return OpenedHost(found, runtime, registry.read_text, partial(find, looks_only=True))
+
+
+def open_folders(options: argparse.Namespace, state: Path) -> HostFolders:
+    """Return the folders of the host that leases are given; raises UsageError.
+
+    Simulated nodes have scratch folders without being asked: below the state folder, for root in one of the system's
+    that ``nobody`` can reach.
+    """
+    account, scratch, temporary = _holder_account(options), options.scratch, None
+    if is_simulated(options) and scratch is None:
+        if os.geteuid() == 0:
+            scratch = temporary = Path(mkdtemp(prefix="berth-scratch-"))
+        else:
+            scratch = state / "scratch"
+    if options.data_sets is not None and not options.data_sets.is_dir():
+        raise UsageError(
+            f"--data-sets {options.data_sets} is no folder; make it, with one folder per team in it"
+        )
+    if scratch is None and options.scratch_limit:
+        raise UsageError("--scratch-limit goes with --scratch")
+    try:
+        made = None if scratch is None else ScratchFolders(scratch, account, options.scratch_limit)
+    except OSError as no:
+        raise UsageError(f"cannot use the scratch folder {scratch}: {no.strerror}; name another") from no
+    if made is not None and os.geteuid() == 0 and (closed := impassable(made.root)):
+        log.warning(
+            "holders cannot reach %s: %s is closed to them; choose another --scratch", made.root, closed
+        )
+    return HostFolders(made, options.data_sets, temporary)
+
+
+def _holder_account(options: argparse.Namespace) -> Callable[[str], Account | None]:
+    """Return who owns what is made for a holder: themselves on a real host, where the agent is root."""
+    if is_simulated(options):
+        return lambda user: played_account()
+    return account_of if os.geteuid() == 0 else lambda user: None
 
 
 def open_runtime(options: argparse.Namespace, state: Path, *, looks_only: bool = False) -> Runtime:

@@ -17,6 +17,7 @@ from nodeagent.drivers.amd.smi import LAYOUTS
 from nodeagent.drivers.waiting import USUAL_S, Patience
 from nodeagent.host import facts as host
 from nodeagent.host.facts import HostFacts
+from nodeagent.host.sandbox import HIDDEN, PLAIN_PATH
 from nodeagent.processes.policy import POLICIES
 from nodeagent.protocol.limits import MODES
 from nodeagent.runtimes.choice import RUNTIMES
@@ -27,7 +28,7 @@ USUAL_COUNT: Final = 8
 MOST_HOST: Final = 1_000_000
 MOST_PLACE: Final = 60
 USUAL_IMAGES_GIB: Final = 200
-MOST_IMAGES_GIB: Final = 1_000_000
+MOST_LIMIT_GIB: Final = 1_000_000
 MOST_PATIENCE_S: Final = 3600
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 # The variable that an option may come by.
@@ -56,6 +57,9 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "image_folder": "BERTH_IMAGE_FOLDER",
     "image_limit": "BERTH_IMAGE_LIMIT_GIB",
     "container_network": "BERTH_CONTAINER_NETWORK",
+    "scratch": "BERTH_SCRATCH_DIR",
+    "scratch_limit": "BERTH_SCRATCH_LIMIT_GIB",
+    "data_sets": "BERTH_DATA_SETS_DIR",
     "site": "BERTH_SITE",
     "rack": "BERTH_RACK",
 })  # fmt: skip
@@ -280,12 +284,32 @@ def offered(options: argparse.Namespace) -> frozenset[str] | None:
     return frozenset(modes) or None
 
 
-def image_limit_of(options: argparse.Namespace) -> int:
-    """Return what images may take, in MiB, 0 for no limit; raises UsageError."""
-    text = str(options.image_limit)
-    if not text.isdecimal() or int(text) > MOST_IMAGES_GIB:
-        raise UsageError(f"--image-limit is a whole number of GiB up to {MOST_IMAGES_GIB}, not {text[:40]}")
-    return int(text) * 1024
+def limit_gib_of(options: argparse.Namespace, name: str) -> int:
+    """Return what an option allows in GiB, 0 for no limit; raises UsageError."""
+    text = str(getattr(options, name))
+    if not (text.isascii() and text.isdecimal()) or int(text) > MOST_LIMIT_GIB:
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option} is a whole number of GiB up to {MOST_LIMIT_GIB}, not {text[:40]}")
+    return int(text)
+
+
+def folder_of(options: argparse.Namespace, name: str) -> Path | None:
+    """Return the folder that an option names for leases, None for none; raises UsageError.
+
+    Its path becomes part of units and commands, so it has only letters that mean nothing there.
+    """
+    text, option = str(getattr(options, name)), f"--{name.replace('_', '-')}"
+    if not text:
+        return None
+    folder = Path(text)
+    if not PLAIN_PATH.fullmatch(text) or ".." in folder.parts or folder == Path("/"):
+        raise UsageError(f"{option} is an absolute path of letters, digits and ._+-, not {text[:80]!r}")
+    hidden = next((home for home in HIDDEN if folder.is_relative_to(home)), "")
+    if hidden and not options.driver.startswith("simulated"):
+        raise UsageError(
+            f"{option} {text}: {hidden} is hidden from the agent's unit (ProtectHome=yes); name another"
+        )
+    return folder
 
 
 def patience_of(options: argparse.Namespace) -> Patience:

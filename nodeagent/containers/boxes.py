@@ -197,13 +197,14 @@ class PlayedContainers:
         except OSError as no:
             raise EntryRefusedError("no_folder", f"no folder for notices: {no.strerror}") from no
         uid, gid = (os.getuid(), os.getgid()) if holder is None else (holder.uid, holder.gid)
+        shown = {str(notices): True, **self._entry.seen_folders(record)}
         return ContainerBox(
             name=container_name(record.key),
             labels=_labels(record.key),
             user=f"{uid}:{gid}",
             home=plain_path(inside.folder),
             env={name: value for name, value in inside.env.items() if name not in _OUTSIDE},
-            mounts={plain_path(str(notices)): True},
+            mounts={plain_path(path): only_read for path, only_read in shown.items()},
             cpu_milli=record.cpu_milli,
             memory_mib=record.host_memory_mib,
         )

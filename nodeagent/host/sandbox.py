@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 HIDDEN: Final = ("/home", "/root", "/run/user")
+# What neither systemd nor sudo takes for anything but a letter of a path.
+PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9/._+-]+")
 # The first lines of a script whose interpreter has a long path: sh starts it (pip, uv).
 LONG_PATH: Final = re.compile(r"""^'''exec' ["']?(/[^"'\n]+?)["']? "\$0" """, re.MULTILINE)
 

@@ -68,6 +68,7 @@ class Agent:
         host: HostFacts | None = None,
         streams: StreamService | None = None,
         jobs: StreamService | None = None,
+        scratch: StreamService | None = None,
         images: ImageNews | None = None,
     ) -> None:
         self._address = address
@@ -77,7 +78,7 @@ class Agent:
         self._clock = clock or boot_clock
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._host = host or HostFacts()
-        self._services = [service for service in (streams, jobs) if service is not None]
+        self._services = [service for service in (streams, jobs, scratch) if service is not None]
         self._features = (
             *FEATURES,
             *([STREAMS, LARGE_PIECES] if streams else ()),

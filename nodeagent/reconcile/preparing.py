@@ -81,6 +81,8 @@ def settle_made(state: NodeState, step: DeviceStep, outcome: StepOutcome, now: i
 def let_in(state: NodeState, record: LeaseRecord, now: int) -> None:
     """Call a lease ready once its holder can work."""
     if record.phase == PREPARING and state.units.is_let_in(record):
+        if state.units.runtime is None:
+            record.entrance = state.units.played_words(record)
         record.become_ready(now)
 
 

@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 LIVE = (PREPARING, READY)
 JOB_ENDED = "job_ended"
+SCRATCH_FULL = "scratch_full"
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
 JOURNAL_FULL = HealthFact(
@@ -207,6 +208,13 @@ class Reconciler(NodeState):
         self.note(record)
         if job.phase in ("exited", "lost") and record.phase in LIVE:
             self.drain(record, JOB_ENDED, now)
+        self.ledger.save()
+
+    def end_overfull(self, record: LeaseRecord, held_gib: int, limit_gib: int, now: int) -> None:
+        """End a lease that has more in its scratch folder than the node gives: its programs are asked to end first."""
+        record.detail = f"its scratch folder holds {held_gib} GiB; this node gives {limit_gib} GiB"
+        log.warning("lease %s ends: %s", record.lease, record.detail)
+        self.drain(record, SCRATCH_FULL, now)
         self.ledger.save()
 
     def follow_job(self, record: LeaseRecord, ended: JobReport, ordinal: int) -> None:

@@ -7,7 +7,7 @@ its limits to it. At the end limits are loosened, the unit is closed, and only t
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,8 @@ class LeaseUnits:
         life left half-done (two ends armed, say); nothing that runs in them notices.
         """
         self.runtime = runtime
+        # What a holder is told of a lease that the driver plays, as words of an entrance.
+        self.played_words: Callable[[LeaseRecord], dict[str, str]] = lambda record: {}
         self.known: frozenset[Key] = frozenset()
         self._is_told = True
         try:

@@ -19,6 +19,10 @@ CDI: Final = "cdi"
 CDI_DIR: Final = "cdi_dir"
 ISOLATED: Final = "isolated"
 ENV_FILE: Final = "env_file"
+# The lease's scratch folder, how many GiB it may have, and where its team's data sets are.
+SCRATCH: Final = "scratch"
+SCRATCH_GIB: Final = "scratch_gib"
+DATA: Final = "data"
 
 
 class RuntimeRefusedError(Exception):
@@ -40,8 +44,8 @@ class LeaseGrant:
 
     ``nodes`` are the exact device nodes, ``folders`` host folders it must see and may write to, ``shown`` those of
     its own that it only reads, ``binds`` what must appear inside under another path (host path: path inside), which
-    only containers can give; None is no limit. ``armed_for`` is the agent's own note of the end that ``ends_in_s``
-    was counted to.
+    only containers can give; None is no limit. ``veiled`` is a folder of which it sees nothing but what is ``shown``,
+    "" for none. ``armed_for`` is the agent's own note of the end that ``ends_in_s`` was counted to.
     """
 
     lease: str
@@ -57,6 +61,7 @@ class LeaseGrant:
     cpu_milli: int | None = None
     memory_mib: int | None = None
     binds: dict[str, str] = field(default_factory=dict)
+    veiled: str = ""
     armed_for: int = field(default=0, compare=False)
 
     @property
@@ -70,7 +75,7 @@ def require_harmless(grant: LeaseGrant) -> None:
 
     The codec has refused such frames already; this is for journals, drivers and whatever else comes to open a lease.
     """
-    paths = (*grant.folders, *grant.shown, *grant.binds, *grant.binds.values())
+    paths = (*grant.folders, *grant.shown, *grant.binds, *grant.binds.values(), grant.veiled or "/")
     bad = [
         *(("bad_name", name) for name in (grant.lease,) if not is_id(name)),
         *(("bad_name", name) for name in (grant.user, grant.team) if not is_line(name)),

@@ -91,7 +91,16 @@ def properties(grant: LeaseGrant, account: Account) -> list[str]:
         "Delegate=yes",
         "NotifyAccess=none",
         "NoNewPrivileges=yes",
+        *_view(grant),
     ]
+
+
+def _view(grant: LeaseGrant) -> list[str]:
+    """Return what hides all of a folder but what the lease is shown of it, read-only (systemd.exec(5))."""
+    if not grant.veiled:
+        return []
+    shown = [path for path in grant.shown if path.startswith(f"{grant.veiled}/")]
+    return [f"TemporaryFileSystem={grant.veiled}:ro", *(f"BindReadOnlyPaths={path}" for path in shown)]
 
 
 def differs(shown: UnitProperties, grant: LeaseGrant) -> bool:

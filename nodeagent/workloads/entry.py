@@ -30,6 +30,7 @@ from nodeagent.protocol.variables import GIVEN, allowed
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.units import grant_of
 from nodeagent.runtimes.base import Key, RuntimeRefusedError
+from nodeagent.runtimes.host_folders import HostFolders
 from nodeagent.runtimes.names import stem_of
 
 log = logging.getLogger(__name__)
@@ -164,9 +165,11 @@ class UnitEntry:
         main_pid: Callable[[Key], int],
         pids: Callable[[Key], list[int]],
         account: Callable[[str], Account] = account_of,
+        folders: HostFolders | None = None,
     ) -> None:
         """Take the agent's run folder, and how to find the first process of a lease's unit (0: none), and all."""
         self.held: set[Key] = set()
+        self._host_folders = folders or HostFolders()
         self._folders = run_dir / RUN_FOLDERS
         self._main_pid = main_pid
         self._pids = pids
@@ -205,12 +208,17 @@ class UnitEntry:
         return folder
 
     def clear(self, key: Key) -> None:
-        """Remove the lease's folder; what is in a unit ends with it."""
-        self.remove_folders(key)
+        """Remove the lease's folder for sockets; what is in a unit, and its scratch folder, end with that."""
+        _remove(self._folders / stem_of(key), key)
 
     def remove_folders(self, key: Key) -> None:
-        """Remove the lease's folder below the agent's."""
-        _remove(self._folders / stem_of(key), key)
+        """Remove the lease's folder below the agent's, and empty its scratch folder."""
+        self.clear(key)
+        if self._host_folders.scratch is not None:
+            try:
+                self._host_folders.scratch.empty(key)
+            except OSError as no:
+                log.warning("the scratch folder of lease %s could not be emptied: %s", key[0], no)
 
     def keep_only(self, key: Key, pid: int) -> bool:
         """Kill all of the unit but its first process and this one, and the lease's containers outside of it."""
@@ -249,13 +257,15 @@ class PlayedEntry:
         notice: Callable[[LeaseRecord], Path],
         clock: Callable[[], int],
         most: int = MOST_PLAYED,
+        folders: HostFolders | None = None,
     ) -> None:
         """Keep folders below the state folder, for root in one of the system's that ``nobody`` can reach.
 
         ``most`` is how many processes and threads all leases may have together.
         """
         self.held: set[Key] = set()
-        self._account = _nobody() if os.geteuid() == 0 else None
+        self._account = played_account()
+        self._host_folders = folders or HostFolders()
         bound = shutil.which("prlimit", path=SAFE_PATH)
         limit = threads_of(os.geteuid() if self._account is None else self._account.uid) + most
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -276,7 +286,10 @@ class PlayedEntry:
         shell = shutil.which("bash", path=SAFE_PATH) or "/bin/sh"
         user = self._account.name if self._account else pwd.getpwuid(os.geteuid()).pw_name
         own = {"HOME": str(folder), "USER": user, "LOGNAME": user, "SHELL": shell, "PATH": SAFE_PATH}
-        grant = grant_of(record, self._clock(), str(self._notice(record)))
+        try:
+            grant = self._host_folders.added(grant_of(record, self._clock(), str(self._notice(record))))
+        except RuntimeRefusedError as no:
+            raise EntryRefusedError("no_folder", no.detail) from no
         lease = allowed({**grant.env, GENERATION: str(record.generation)})
         return HolderCommand(
             [*self._bound, *(words or [shell, "-l"])],
@@ -322,10 +335,18 @@ class PlayedEntry:
         self.remove_folders(key)
 
     def remove_folders(self, key: Key) -> None:
-        """Remove the lease's home folder and that of its sockets."""
+        """Remove the lease's home folder, that of its sockets and its scratch folder."""
         for folder in (self._folder, self._sockets):
             if folder is not None:
                 _remove(folder / stem_of(key), key)
+        if self._host_folders.scratch is not None:
+            self._host_folders.scratch.remove(key)
+
+    def seen_folders(self, record: LeaseRecord) -> dict[str, bool]:
+        """Return the lease's scratch folder and its team's data sets, each with whether it is only read."""
+        scratch, data = self._host_folders.scratch, self._host_folders.data_of(record.team)
+        found = {} if scratch is None else {str(scratch.path_of(record.key)): False}
+        return found if data is None else {**found, str(data): True}
 
     def keep_only(self, key: Key, pid: int) -> bool:
         """Kill what carries the lease in its environment, this one aside."""
@@ -439,7 +460,10 @@ def _make_for(folder: Path, account: Account | None) -> None:
         os.chown(folder, account.uid, account.gid)
 
 
-def _nobody() -> Account:
+def played_account() -> Account | None:
+    """Return whom played holders' programs run as: ``nobody`` where the agent is root, else the agent (None)."""
+    if os.geteuid() != 0:
+        return None
     found = pwd.getpwnam(NOBODY)
     return Account(found.pw_uid, found.pw_gid, "/", NOBODY)
 

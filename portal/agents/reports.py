@@ -19,7 +19,7 @@ from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
 from portal.jobs.following import hold_money
-from portal.jobs.outcomes import take_reports
+from portal.jobs.outcomes import is_overfull, take_reports
 from portal.leases import device_cooldown, lifecycle, transitions
 from portal.leases.access import access_of
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
@@ -199,6 +199,9 @@ def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
         entry.reason == "expired" or lease.not_after - now <= NEAR_END
     ):
         lifecycle.end_leases([lease], reason=lifecycle.why_over(lease), at=min(now, lease.not_after))
+    elif is_overfull(entry):
+        lifecycle.resume_leases([lease], at=now)
+        lifecycle.end_leases([lease], reason=EndReason.SCRATCH_FULL, at=now)
     else:
         is_said = entry.code or entry.detail
         fault = _fault(entry) if is_said else entry.reason or ENDED_BY_NODE

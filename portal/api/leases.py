@@ -40,7 +40,7 @@ from portal.common.failpoints import failpoint
 from portal.common.sql import fetch
 from portal.jobs.words import outcome_text
 from portal.leases import lifecycle
-from portal.leases.access import way_in, whole_environment
+from portal.leases.access import scratch_of, way_in, whole_environment
 from portal.leases.extending import (
     approve_extension,
     extend_lease,
@@ -279,6 +279,7 @@ class LeaseReceipt(Endpoint):
                 "total": money(bill.total_micro, unit),
                 "refunded": money(bill.refunded_micro, unit),
                 "refund": bill.refund.cause if bill.refund else None,
+                "scratch": scratch_of(lease),
                 "jobs": [
                     {
                         "id": part.attempt.job.uid,

@@ -146,6 +146,9 @@ def entrance_row(lease: Lease, way: WayIn) -> Row:
         "cdi": way.cdi,
         "env_file": way.env_file,
         "is_isolated": way.is_isolated,
+        "scratch": way.scratch,
+        "scratch_gib": way.scratch_gib,
+        "data_sets": way.data_sets,
         "commands": commands_of(lease, way),
     }
 

@@ -125,6 +125,9 @@ class EntranceAnswer(ResponseShape):
     is_isolated = s.BooleanField(
         allow_null=True, help_text="Whether the node keeps other leases' devices out of it."
     )
+    scratch = s.CharField(allow_blank=True, help_text="The lease's own folder on its node; it goes with it.")
+    scratch_gib = s.IntegerField(allow_null=True, help_text="What it may hold; null: no limit, or unknown.")
+    data_sets = s.CharField(allow_blank=True, help_text="Where the team's data sets are, to be read.")
     commands = s.ListField(child=s.CharField())
 
 

@@ -57,6 +57,7 @@ class ReceiptAnswer(ResponseShape):
     total = Money(allow_null=True)
     refunded = Money(allow_null=True, help_text="What a rule gave back; null: none applied.")
     refund = s.ChoiceField(RefundCause.choices, allow_null=True)
+    scratch = s.CharField(allow_blank=True, help_text="The scratch folder on its node that went with it.")
     jobs = ReceiptJob(many=True, help_text="Where several jobs followed each other in it.")
 
 

@@ -83,6 +83,7 @@ def receipt(
             ("billed seconds", str(found["seconds"])),
             ("the node's own clock", "unknown" if own is None else f"{own:.3f} s"),
             *((("refunded by rule", formatting.money(found["refunded"])),) if found["refunded"] else ()),
+            *((("scratch folder", f"{found['scratch']}, removed"),) if found.get("scratch") else ()),
         )
     )
     cells = [
@@ -188,6 +189,11 @@ def _entrance(way: Any) -> None:
         output.say("This node does not keep leases apart: use only what your lease names.")
     for command in way["commands"]:
         output.out(command)
+    if way.get("scratch"):
+        most = f"at most {way['scratch_gib']} GiB, " if way["scratch_gib"] else ""
+        output.say(f"Scratch folder: {way['scratch']} ({most}removed with the lease)")
+    if way.get("data_sets"):
+        output.say(f"Data sets of the team: {way['data_sets']}")
 
 
 def _part_text(row: Any) -> str:

@@ -80,9 +80,15 @@ def take_reports(
         if lease.pk in known:
             _take_one_of_several(present, lease, said[lease.uid], features, now, held)
         elif lease.request_id in first:
-            begun = _take(first[lease.request_id], None, lease, said[lease.uid].job, features, now)
+            entry = said[lease.uid]
+            begun = _take(first[lease.request_id], None, lease, entry, entry.job, features, now)
             if begun is not None and begun.state == JobState.RUNNING:
                 hand_next(begun, lease, features, now, held=held)
+
+
+def is_overfull(entry: LeaseReport) -> bool:
+    """Say whether a node ended a lease because its scratch folder holds more than the node gives."""
+    return entry.reason == "scratch_full"
 
 
 def _reports_of(entry: LeaseReport) -> list[JobReport]:
@@ -134,7 +140,7 @@ def _take_one_of_several(
             following = None
         if attempt is not following:
             was = attempt.state
-            _take(attempt.job, attempt, lease, report, features, now)
+            _take(attempt.job, attempt, lease, entry, report, features, now)
             if attempt.state == JobState.RUNNING and was != attempt.state and following is None:
                 following = hand_next(attempt, lease, features, now, held=held)
     elif report is not None and report.phase == "running" and lease.state == LeaseState.ACTIVE:
@@ -171,6 +177,7 @@ def _take(
     job: Job,
     attempt: JobAttempt | None,
     lease: Lease,
+    entry: LeaseReport,
     report: JobReport | None,
     features: Sequence[str],
     now: datetime,
@@ -198,7 +205,7 @@ def _take(
     if report.phase == "running" and attempt.state == JobState.STARTING:
         _move(job, attempt, JobState.RUNNING, now)
     elif report.phase in ("exited", "lost"):
-        _end(job, attempt, lease, report, now)
+        _end(job, attempt, lease, report, now, is_last_overfull=is_overfull(entry))
     return attempt
 
 
@@ -279,17 +286,24 @@ def _end(
     now: datetime,
     *,
     has_next: bool = False,
+    is_last_overfull: bool = False,
 ) -> None:
-    """Keep how an attempt ended and give its lease back, which stops the money; not where the next has its place."""
+    """Keep how an attempt ended and give its lease back, which stops the money; not where the next has its place.
+
+    ``is_last_overfull``: its node ended the lease for what is in its scratch folder.
+    """
     told = _told(report)
     state, why, cause = _judged(report, lease)
+    if is_last_overfull and state != JobState.SUCCEEDED:
+        state, why, cause = _BY_END[EndReason.SCRATCH_FULL]
     attempt_fields = {**told, "state": state, "why": why, "word": report.word[:300], "ended_at": now}
     # Where nothing was begun, nothing was printed and nothing left.
     closed = {} if report.why in _WITH_OUTPUT else {"log_is_closed": True, "artifacts_are_closed": True}
     JobAttempt.objects.filter(pk=attempt.pk, state=attempt.state).update(**attempt_fields, **closed)
     if not has_next and lease.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED):
         lifecycle.resume_leases([lease], at=now)
-        lifecycle.end_leases([lease], reason=EndReason.RELEASED, at=now)
+        reason = EndReason.SCRATCH_FULL if is_last_overfull else EndReason.RELEASED
+        lifecycle.end_leases([lease], reason=reason, at=now)
     attempt.state = state
     _conclude(job, attempt_fields, cause, now)
 
@@ -414,6 +428,7 @@ _BY_END: Final[dict[str, tuple[str, str, str]]] = {
     EndReason.EXPIRED: (JobState.TIMED_OUT, "time", ""),
     EndReason.RELEASED: (JobState.CANCELLED, "released", ""),
     EndReason.IDLE: (JobState.CANCELLED, "released", ""),
+    EndReason.SCRATCH_FULL: (JobState.FAILED, "scratch", ""),
     EndReason.PREEMPTED: (JobState.LOST, "preempted", RetryCause.PREEMPTED),
     EndReason.MAINTENANCE: (JobState.LOST, "maintenance", RetryCause.PREEMPTED),
     EndReason.FAULT: (JobState.LOST, "node_lost", RetryCause.NODE_LOST),

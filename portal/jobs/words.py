@@ -55,6 +55,7 @@ def _by_cause(one: Job | JobAttempt) -> str:
         "released": _("Its lease was released."),
         "cancelled": _("It was cancelled."),
         "time": _("Its time was up (124)."),
+        "scratch": _("It had more in its scratch folder than the node gives."),
         "after": _("A job that it waits for did not succeed."),
         "request": _("Its request was turned down or taken back."),
         "refused": one.word,

@@ -28,7 +28,9 @@ class WayIn:
     """``unit`` to enter on the node, ``cdi`` name for containers, file with the environment; "" where there is none.
 
     ``cdi_dir`` is where Podman must be told to look for that name; "": it does by itself (docs/access.md).
-    ``is_isolated`` says whether the node keeps other leases' devices out of it; None is unknown.
+    ``is_isolated`` says whether the node keeps other leases' devices out of it; None is unknown. ``scratch`` is the
+    lease's own folder on the node, which goes with it, ``scratch_gib`` what it may hold (None: no limit), ``data_sets``
+    where the team's are.
     """
 
     runtime: str = ""
@@ -37,6 +39,9 @@ class WayIn:
     cdi_dir: str = ""
     env_file: str = ""
     is_isolated: bool | None = None
+    scratch: str = ""
+    scratch_gib: int | None = None
+    data_sets: str = ""
 
     def commands(self, lease: str) -> list[tuple[str, str]]:
         """Return what to type on the node, each with the kind of way: unit, docker, podman, file."""
@@ -64,8 +69,16 @@ def way_in(placements: Sequence[Placement]) -> WayIn:
                 cdi_dir=_name(told.get("cdi_dir")),
                 env_file=_name(told.get("env_file")),
                 is_isolated=_IS_ISOLATED.get(str(told.get("isolated"))),
+                scratch=_path(told.get("scratch")),
+                scratch_gib=_count(told.get("scratch_gib")),
+                data_sets=_path(told.get("data")),
             )
     return WayIn()
+
+
+def scratch_of(lease: Lease) -> str:
+    """Return the scratch folder that a lease has, or had, on its node; "" where it had none, as far as is known."""
+    return way_in(list(Placement.objects.filter(lease=lease).order_by("id")[:1])).scratch
 
 
 def commands_of(lease: Lease, way: WayIn) -> list[str]:
@@ -88,8 +101,11 @@ def environment(placement: Placement) -> dict[str, str]:
 
 
 def whole_environment(placements: Sequence[Placement], gang: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a lease: those of all its placements as one, and ``gang``, the portal's own."""
-    return merged(environment(placement) for placement in placements) | dict(gang)
+    """Return the variables of a lease: those of all its placements as one, its folders, and ``gang``, our own."""
+    way = way_in(placements)
+    folders = {"BERTH_SCRATCH": way.scratch, "BERTH_DATA_SETS": way.data_sets}
+    found = merged(environment(placement) for placement in placements)
+    return found | {name: path for name, path in folders.items() if path} | dict(gang)
 
 
 def device_nodes(placement: Placement) -> list[str]:
@@ -100,6 +116,15 @@ def device_nodes(placement: Placement) -> list[str]:
 def _nodes(told: object) -> list[str]:
     paths = told if isinstance(told, list | tuple) else ()
     return [path for path in paths if isinstance(path, str) and is_device_node(path)]
+
+
+def _path(value: object) -> str:
+    path = _name(value)
+    return path if path.startswith("/") and ".." not in path.split("/") else ""
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,6}", value) else None
 
 
 def _name(value: object) -> str:

@@ -38,6 +38,7 @@ _TEXTS: dict[str, object] = {
     "refused_by_driver": gettext_lazy("The driver of the GPU refused to make its slice."),
     "not_offered": gettext_lazy("The node cannot give this GPU in this way."),
     "driver_error": gettext_lazy("The node could not make its slice."),
+    "scratch": gettext_lazy("The node could not make its scratch folder."),
     "no_account": gettext_lazy("Its holder has no account on the node."),
     **dict.fromkeys(
         ("no_runtime", "no_systemd", "systemd", "unit_differs", "no_node", "unreadable", "bad_name", "cdi"),

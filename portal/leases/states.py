@@ -45,6 +45,7 @@ class EndReason(models.TextChoices):
     FAULT = "fault", _("Device or node fault")
     MAINTENANCE = "maintenance", _("Maintenance")
     REPLANNED = "replanned", _("Rescheduled")
+    SCRATCH_FULL = "scratch_full", _("Too much in its scratch folder")
 
 
 class WorkloadKind(models.TextChoices):

@@ -5,7 +5,7 @@ import pytest
 from nodeagent.protocol.messages import LeaseReport, Report, SlotAccess
 from portal.agents.reports import accept_report
 from portal.fleet.models import Node
-from portal.leases.access import commands_of, way_in
+from portal.leases.access import commands_of, scratch_of, way_in, whole_environment
 from portal.leases.models import Lease, Placement
 from tests.portal.builders import World
 
@@ -57,6 +57,42 @@ def test_a_node_that_was_away_and_made_the_slice_anew_tells_the_new_way_in(world
     slot = Placement.objects.get(lease=lease)
     assert slot.partition_uuid == "MIG-2"
     assert way_in([slot]).unit == "berth-lease-2.service"
+
+
+def test_folders_of_a_lease_are_told_with_the_way_in(world: World) -> None:
+    lease = granted(world)
+    folders = {"scratch": "/local/scratch/lse-1-1", "scratch_gib": "50", "data": "/data/perception"}
+
+    say_ready(lease, "MIG-1", {**UNIT, **folders}, 1)
+
+    slots = list(lease.placements.all())
+    way = way_in(slots)
+    assert (way.scratch, way.scratch_gib, way.data_sets) == ("/local/scratch/lse-1-1", 50, "/data/perception")
+    assert scratch_of(lease) == "/local/scratch/lse-1-1"
+    assert whole_environment(slots, {}) == {
+        "CUDA_VISIBLE_DEVICES": "MIG-1",
+        "BERTH_SCRATCH": "/local/scratch/lse-1-1",
+        "BERTH_DATA_SETS": "/data/perception",
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("scratch", "/x/../etc"),
+        ("scratch", "x"),
+        ("scratch", "/x;id"),
+        ("scratch_gib", "-1"),
+        ("scratch_gib", "9e9"),
+    ],
+)
+def test_folders_that_make_no_sense_are_unknown(world: World, word: str, text: str) -> None:
+    lease = granted(world)
+
+    say_ready(lease, "MIG-1", {**UNIT, word: text}, 1)
+
+    way = way_in(list(lease.placements.all()))
+    assert (way.scratch, way.scratch_gib) == ("", None)
 
 
 def test_of_a_nodes_words_only_those_that_may_be_used_are_kept(world: World) -> None:

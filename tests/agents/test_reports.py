@@ -223,6 +223,23 @@ def test_a_lease_that_the_agent_ends_at_a_drains_deadline_made_way_and_its_rest_
     assert (request.state, request.remaining_s) == ("queued", 3600 + early_s)
 
 
+@pytest.mark.parametrize("state", ["active", "interrupted"])
+def test_lease_that_fills_its_scratch_folder_ends_for_that_and_is_billed_till_then(
+    world: World, desk: Desk, state: str
+) -> None:
+    lease = granted(world)
+    desk.say(ready(lease))
+    Lease.objects.filter(pk=lease.pk).update(state=state)
+
+    desk.say(LeaseReport(lease.uid, lease.generation, "gone", reason="scratch_full"))
+
+    lease.refresh_from_db()
+    request = LeaseRequest.objects.get(pk=lease.request_id)
+    assert (lease.state, lease.end_reason, lease.fault) == ("ended", "scratch_full", "")
+    assert lease.ended_at is not None
+    assert request.state == "fulfilled"  # asked for again it would fill up again
+
+
 def test_what_a_node_says_without_a_code_is_taken_for_none(world: World, desk: Desk) -> None:
     lease = granted(world)
     desk.say(ready(lease))

@@ -219,6 +219,39 @@ def test_job_whose_time_is_up_timed_out(world: World, desk: Desk) -> None:
     assert job.tries.get().signal == 15
 
 
+@pytest.mark.parametrize(("exit_code", "state"), [(143, "failed"), (0, "succeeded")])
+def test_job_that_fills_its_scratch_folder_fails_with_a_sentence_unless_it_was_done(
+    world: World, desk: Desk, exit_code: int, state: str
+) -> None:
+    job, lease = started(world, desk, retries={"max": 3, "on": ["node_lost", "exit:143"]})
+
+    says(
+        desk, lease, "draining", JobReport("exited", exit=exit_code, is_asked=True, ran_ms=9),
+        reason="scratch_full", detail="its scratch folder holds 61 GiB; this node gives 50 GiB",
+    )  # fmt: skip
+
+    job.refresh_from_db()
+    lease.refresh_from_db()
+    sentence = "It had more in its scratch folder than the node gives."
+    assert (job.state, outcome_text(job)) == (state, sentence if state == "failed" else outcome_text(job))
+    assert (lease.state, lease.end_reason) == ("ending", "scratch_full")
+    assert LeaseRequest.objects.get(pk=lease.request_id).state == "granted"  # nothing is asked for again
+    says(desk, lease, "gone", None, reason="scratch_full")
+    assert LeaseRequest.objects.get(pk=lease.request_id).state == "fulfilled"
+
+
+def test_job_whose_node_told_nothing_of_it_before_its_full_lease_was_gone_fails_too(
+    world: World, desk: Desk
+) -> None:
+    job, lease = started(world, desk)
+    desk.say(LeaseReport(lease.uid, lease.generation, "gone", reason="scratch_full"))
+
+    outcomes.settle(now=world.now)
+
+    job.refresh_from_db()
+    assert (job.state, job.why) == ("failed", "scratch")
+
+
 def test_cancelled_job_takes_its_request_or_its_lease_back(world: World, desk: Desk) -> None:
     running, lease = started(world, desk)
     (waiting,) = hand_in(world)

@@ -59,7 +59,7 @@ class WaysIn:
     """The ways in, the environment to paste into a shell, and the device nodes that were opened.
 
     ``is_set`` says that the environment is in place wherever a command leads; ``gang`` are the lines that name
-    the other nodes, which are not. ``is_isolated`` None is unknown.
+    the other nodes, which are not. ``is_isolated`` None is unknown. The folders are those of ``WayIn``.
     """
 
     snippet: str
@@ -67,6 +67,9 @@ class WaysIn:
     commands: list[Command]
     gang: str
     is_isolated: bool | None
+    scratch: str
+    scratch_gib: int | None
+    data_sets: str
 
     @property
     def is_set(self) -> bool:
@@ -84,7 +87,16 @@ def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> WaysIn
     way = way_in(placements)
     lease = placements[0].lease.uid if placements[0].lease else ""
     commands = [Command(str(_LABELS[kind]), code) for kind, code in way.commands(lease)]
-    return WaysIn("\n".join([*lines, *others]), sorted(nodes), commands, "\n".join(others), way.is_isolated)
+    return WaysIn(
+        snippet="\n".join([*lines, *others]),
+        nodes=sorted(nodes),
+        commands=commands,
+        gang="\n".join(others),
+        is_isolated=way.is_isolated,
+        scratch=way.scratch,
+        scratch_gib=way.scratch_gib,
+        data_sets=way.data_sets,
+    )
 
 
 def device_views(placements: Sequence[Placement]) -> list[LeaseDevice]:

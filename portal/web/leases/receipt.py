@@ -14,6 +14,7 @@ from portal.billing.models import RefundCause, RefundRule, UsageRecord, UsageTot
 from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.common.moments import span
+from portal.leases.access import scratch_of
 from portal.leases.models import Lease
 from portal.web.discounts import discount_label
 from portal.web.figures import gpus, money
@@ -48,6 +49,7 @@ class JobShare:
 class Receipt:
     """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown.
     ``refund`` is the rule by which ``refunded`` was given back, "" for none.
+    ``scratch`` is the folder on its node that went with it, "" for none.
     ``job`` is the batch job that ran in it, as this lease ended it; ``jobs`` are the parts of several."""
 
     lines: list[ReceiptLine]
@@ -63,6 +65,7 @@ class Receipt:
     invoice_url: str
     refunded: Decimal | None
     refund: str
+    scratch: str = ""
     job: JobRow | None = None
     jobs: list[JobShare] = field(default_factory=list)
 
@@ -86,6 +89,7 @@ def receipt_of(lease: Lease) -> Receipt:
         invoice_url=line_url(bill.records[-1], lease) if bill.records else "",
         refunded=money(bill.refunded_micro),
         refund=refund_text(bill.refund) if bill.refund else "",
+        scratch=scratch_of(lease),
         job=None if bill.parts or not lease.request.is_job else job_of(lease),
         jobs=[JobShare(job_row(one.attempt.job), one.seconds, money(one.micro)) for one in bill.parts],
     )
