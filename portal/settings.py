@@ -262,6 +262,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },
+    "resolve_digests": {
+        "task": "scheduler.tasks.resolve_digests",
+        "schedule": 10.0,
+        "options": {"expires": 10},
+    },
     "deliver": {"task": "scheduler.tasks.deliver", "schedule": 2.0, "options": {"expires": 5}},
     "watch_alerts": {"task": "scheduler.tasks.watch_alerts", "schedule": 15.0, "options": {"expires": 15}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
@@ -444,6 +449,9 @@ if ACCEPT_NODES not in ("operator", "auto"):
     raise ImproperlyConfigured("BERTH_ACCEPT_NODES is operator or auto.")
 
 # Addresses of the gateways (portal/gateway): whole ones, or what differs from the portal's own (docs/settings.md).
+# Which registries may be asked although they lie in a private network or speak plain HTTP (docs/containers.md).
+RESOLVE_IMAGES: bool = read_bool(env, "BERTH_RESOLVE_IMAGES", default=True)
+IMAGE_REGISTRIES: list[str] = [one.strip() for one in env.list("BERTH_IMAGE_REGISTRIES", default=[])]
 GATEWAYS: list[str] = [told.strip() for told in env.list("BERTH_GATEWAYS", default=[])]
 if len(GATEWAYS) > MOST_GATEWAYS or len(set(GATEWAYS)) < len(GATEWAYS) or not all(map(is_gateway, GATEWAYS)):
     raise ImproperlyConfigured(

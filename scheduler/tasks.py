@@ -24,7 +24,7 @@ from portal.fleet import health_retention
 from portal.fleet.models import Node
 from portal.fleet.presence import note_presence
 from portal.idle import sweeping
-from portal.jobs import artifacts, logs, outcomes, services
+from portal.jobs import artifacts, digests, logs, outcomes, services
 from portal.leases import (
     approvals,
     bookings,
@@ -110,6 +110,13 @@ def feed_jobs() -> None:
     """Ask for jobs whose turn has come because another one ended; the tick does what was lost."""
     outbox.begin(services.FEED)
     with_retries(lambda: services.feed_jobs(now=db_now()))
+
+
+@app.task
+def resolve_digests() -> None:
+    """Ask registries what the tags of new jobs' images mean; the clock does what was lost."""
+    outbox.begin(digests.RESOLVE)
+    digests.resolve_digests(now=db_now())
 
 
 @app.task

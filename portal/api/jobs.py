@@ -300,6 +300,7 @@ def job_detail(rights: Rights, job: Job) -> Row:
     return {
         **job_row(job),
         "image": job.spec.get("image") or None,
+        "image_digest": job.image_digest or None,
         "progress": progress_text(job),
         "command": job.spec["command"] if may_read else None,
         "artifacts": job.spec["artifacts"] if may_read else [],

@@ -56,6 +56,10 @@ class JobDetail(JobAnswer):
     """A job with what it runs and its attempts."""
 
     image = s.CharField(allow_null=True, help_text="What it runs in; null: the node's own programs.")
+    image_digest = s.CharField(
+        allow_null=True,
+        help_text="What its tag meant when it was handed in; null: found out where it is fetched.",
+    )
     progress = s.CharField(allow_blank=True, help_text="What happens while it waits, as far as is known.")
     command = s.JSONField()
     artifacts = s.ListField(child=s.CharField(), help_text="Patterns of the files that are collected.")

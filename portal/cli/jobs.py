@@ -202,7 +202,8 @@ def show(name: JobId, as_json: Json = False) -> None:
     if as_json:
         output.out_json(found)
         return
-    digest = next((one["image_digest"] for one in reversed(found["tries"]) if one["image_digest"]), "")
+    digests = [one["image_digest"] for one in reversed(found["tries"])]
+    digest = next((one for one in (*digests, found.get("image_digest")) if one), "")
     output.facts(
         (
             ("id", found["id"]),

@@ -70,6 +70,8 @@ class Job(models.Model):
     word = models.CharField(max_length=300, blank=True)
     peak_memory_mib = models.PositiveIntegerField(null=True, blank=True)
     ran_ms = models.BigIntegerField(null=True, blank=True)
+    image_digest = models.CharField(max_length=80, blank=True, default="")
+    image_asked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-id"]
@@ -100,6 +102,10 @@ class Job(models.Model):
             models.CheckConstraint(
                 condition=~Q(state__in=(JobState.STARTING, JobState.RUNNING)) | Q(request__isnull=False),
                 name="job_that_runs_has_a_request",
+            ),
+            models.CheckConstraint(
+                condition=Q(image_digest="") | Q(image_digest__regex=r"^sha256:[0-9a-f]{64}$"),
+                name="job_image_is_a_digest",
             ),
         ]
 

@@ -24,7 +24,7 @@ NODE_SAFETY_S: Final = 5
 ORDERS: Final = (
     "SELECT d.lease_id, j.uid, j.user_id, j.index, a.uid, d.number, j.spec, j.time_s,"  # noqa: S608 (our own states)
     " coalesce((SELECT e.image_digest FROM jobs_jobattempt e WHERE e.job_id = j.id AND e.image_digest <> ''"
-    " ORDER BY e.number LIMIT 1), ''), d.ordinal,"
+    " ORDER BY e.number LIMIT 1), j.image_digest), d.ordinal,"
     " EXISTS (SELECT 1 FROM jobs_job w LEFT JOIN leases_leaserequest r ON r.id = w.request_id"
     f"  WHERE w.array_id = j.array_id AND w.state = '{JobState.WAITING}' AND w.id <> j.id"
     f"  AND coalesce(r.state, '{RequestState.QUEUED}') = '{RequestState.QUEUED}')"
@@ -48,8 +48,9 @@ def orders_of(
 
     The others follow with the next frame: each job that begins makes one. ``containers``: the node runs jobs in
     images; those are left out where it does not. ``artifacts``: it collects what a job leaves; where it does not, a job
-    runs and leaves nothing. ``follow``: it runs one job after another in a lease, each for its own time. A later
-    attempt gets the very image that the first one had.
+    runs and leaves nothing. ``follow``: it runs one job after another in a lease, each for its own time. A job
+    gets the image that its tag meant when it was handed in, or where nobody could say so, a later attempt the one of
+    the first.
     """
     found: dict[int, str] = {}
     room = MOST_JOBS

@@ -30,6 +30,7 @@ from portal.common.errors import (
 from portal.common.live import EVENTS, publish_on_commit
 from portal.common.sealing import JOBS, seal
 from portal.fleet.services import raise_revision
+from portal.jobs.digests import known_digest, resolve_soon
 from portal.jobs.images import check_image
 from portal.jobs.models import Job, JobArray, JobAttempt, Secret
 from portal.jobs.selectors import may_manage_job, visible_jobs
@@ -86,10 +87,12 @@ def submit_job(*, team: Team, actor: User, rights: Rights, spec: JobSpec, now: d
                 index=index,
                 retries_left=spec.retries,
                 submitted_at=now,
+                image_digest=known_digest(spec.image),
             )
             for index in indices
         ]
         Job.objects.bulk_create(jobs)
+        resolve_soon(spec.image)
         if earlier:
             Job.after.through.objects.bulk_create(
                 Job.after.through(from_job_id=job.pk, to_job_id=other.pk) for job in jobs for other in earlier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -51,46 +51,73 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What another server answered; of ``body`` only the begin."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 async def post(message: HttpMessage, threads: Executor) -> tuple[int, bytes]:
-    """Send a message and return status and the begin of the answer; raises Undeliverable.
+    """Send a message and return status and the begin of the answer; raises Undeliverable."""
+    answer = await exchange(
+        "POST", message.url, threads, headers=message.headers, body=message.body,
+        may_be_private=settings.NOTIFY_PRIVATE_ADDRESSES,
+    )  # fmt: skip
+    return answer.status, answer.body
+
+
+async def exchange(
+    method: str,
+    url: str,
+    threads: Executor,
+    *,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    may_be_private: bool = False,
+    most: int = MOST_ANSWER,
+) -> HttpAnswer:
+    """Ask another server and return its answer; raises Undeliverable.
 
     The name is looked up once, each address it has is looked at, and the connection goes to the one that was looked
     at: a name that answers differently the second time gains nothing. Names are looked up in ``threads``.
     """
-    parts = urlsplit(message.url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    parts = urlsplit(url)
     try:
         async with asyncio.timeout(WITHIN_S):
-            ip = await _address(host, port, threads)
+            host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+            ip = await _address(host, port, threads, may_be_private=may_be_private)
             where = f"[{ip}]" if ":" in ip else ip
-            url = parts._replace(netloc=f"{where}:{port}").geturl()
+            target = parts._replace(netloc=f"{where}:{port}").geturl()
             name = f"[{host}]" if ":" in host else host
-            headers = {**message.headers, "host": name if parts.port is None else f"{name}:{port}"}
+            sent = {**headers, "host": name if parts.port is None else f"{name}:{port}"}
             async with (
                 httpx.AsyncClient(
                     verify=trusted(trust_env=False), trust_env=False, follow_redirects=False, timeout=WITHIN_S
                 ) as client,
                 client.stream(
-                    "POST", url, content=message.body, headers=headers, extensions={"sni_hostname": host}
+                    method, target, content=body, headers=sent, extensions={"sni_hostname": host}
                 ) as answer,
             ):
                 said = b""
                 async for piece in answer.aiter_raw(MOST_ANSWER):
                     said += piece
-                    if len(said) >= MOST_ANSWER:
+                    if len(said) >= most:
                         break
-                return answer.status_code, said[:MOST_ANSWER]
+                return HttpAnswer(answer.status_code, answer.headers, said[:most])
     except TimeoutError:
         raise Undeliverable(f"no answer within {WITHIN_S} seconds") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise Undeliverable(f"{type(error).__name__}: {error}"[:200]) from None
 
 
-async def _address(host: str, port: int, threads: Executor) -> str:
+async def _address(host: str, port: int, threads: Executor, *, may_be_private: bool) -> str:
     look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(threads, look)
     addresses = [str(info[4][0]) for info in found]
-    if not settings.NOTIFY_PRIVATE_ADDRESSES and not all(map(is_public, addresses)):
+    if not may_be_private and not all(map(is_public, addresses)):
         raise Undeliverable("the address is inside a private network")
     return addresses[0]
 
