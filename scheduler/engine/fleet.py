@@ -167,6 +167,13 @@ class Fleet:
             return None
         return [(board, 0) for at, board in enumerate(self._nodes[node]) if (bits >> at) & 1]
 
+    def costs(self, shape: Shape, length: int = 0) -> dict[int, float]:
+        """What the policy says that the shape costs on each node, by the node's id; infinite where it has no room."""
+        row = self._row(shape, length)
+        self._decider.decide(row, self._changes())
+        found = self._decider.costs(row).tolist()
+        return {group[0].node.id: cost for group, cost in zip(self._nodes, found, strict=True)}
+
     def node_for(self, shape: Shape) -> Sequence[Board] | None:
         """The boards of the node that the policy gives a shape that needs none of them; None when none has room."""
         row = self._row(shape)

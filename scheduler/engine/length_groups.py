@@ -47,6 +47,10 @@ class LengthGroups:
         if self.of(claim) == LONG:
             self.long_boards.update(slot.device_id for slot in grant.slots)
 
+    def forget(self, device_id: int) -> None:
+        """Hear that nobody holds a board any more."""
+        self.long_boards.discard(device_id)
+
     def sort(self, snapshot: Snapshot, order: Burdened, policy: PolicyRules) -> set[int]:
         """Find the groups of a turn; the boards that are in another one than before."""
         self._order, self._preempting = order, policy.preempting

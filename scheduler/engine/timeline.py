@@ -9,9 +9,7 @@ Where leases go for better scores they do so here too, looked for at a few insta
 requests leave as much free for shorter ones as in a turn (``short_reserve``).
 
 Everybody left is stuck, so after an end only the nodes where it happened are looked at, teams that were short of
-quota, and what was held back for shorter ones. Within a node the fullest
-boards are taken first, which is simpler than the placement policy; as in a turn, those that cost least where
-these are above the team's headroom.
+quota, and what was held back for shorter ones; ``future_places`` finds the boards.
 """
 
 from __future__ import annotations
@@ -25,17 +23,16 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from scheduler.engine.admission import Admission
-from scheduler.engine.blocks import Ahead, Block, fill_beside, known_blocks, promised
+from scheduler.engine.blocks import Ahead, Block, known_blocks, promised
 from scheduler.engine.board import Board
 from scheduler.engine.board_history import AT_FIRST, BoardHistory
 from scheduler.engine.earliest_start import OVERDUE_S, StartSearch, comes_back
 from scheduler.engine.events import Ended
+from scheduler.engine.future_places import FuturePlaces
 from scheduler.engine.future_victims import FutureVictim, FutureVictims, idle_spots
-from scheduler.engine.gang_capacity import lightest, parts_now
 from scheduler.engine.model import Claim, Grant, Held, PolicyRules, Snapshot
 from scheduler.engine.order.burden import overload
 from scheduler.engine.order.costs import Costs
-from scheduler.engine.place.fill import Spot, cheapest, fill, node_room, spots_cost
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.short_reserve import ShortReserve
 from scheduler.engine.waiting_lines import Line, WaitingLines
@@ -85,16 +82,18 @@ class Timeline:
         self._events: list[tuple[datetime, int, int, tuple[Held, ...], Sequence[Board]]] = []
         self._made = 0
         self._later: dict[int, list[Ahead]] = defaultdict(list)
-        self._twins: dict[Board, Board] = {}
         self._promised: set[int] = set()
         self._crowded: set[Board] = set()
         self._passed = 0
         self._promises_left = MOST_PROMISES
         self._depth = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
         self._open_again(snapshot)
+        if policy.keep_apart:
+            self.room.sort_by_length(snapshot, turn.lineup.burdened)
         self.history = BoardHistory([board for board in self.room.boards if not board.blocked])
         self.row_of = {board.device.id: row for row, board in enumerate(self.history.boards)}
         self._lines = WaitingLines(self.room)
+        self._places = FuturePlaces(self.room, self._later, self._lines.boards_of)
         self._back: dict[int, Claim] = {}  # those that were preempted on the way and wait again
         self._likely_s = dict(snapshot.likely_s)
         self._victims = FutureVictims.of(snapshot, policy, self.room, turn.lineup)
@@ -209,6 +208,8 @@ class Timeline:
                 self._clear_of(board, one)
             else:
                 self.room.end(Ended((one,)))
+            if not board.held:
+                self.room.lengths.forget(one.device_id)
             self._spend(AT_FIRST, one.team_id, -board.cost_of(one))
 
     def _clear_of(self, board: Board, held: Held) -> None:
@@ -220,6 +221,7 @@ class Timeline:
         if not left:
             self._crowded.discard(board)
         self.room.host_of(board).take(held, -1)
+        self.room.look_again_at((held,))
         self.room.budget.take(held.team_id, -board.cost_of(held))
 
     def _spend(self, rank: int, team_id: int, cost: int) -> None:
@@ -246,6 +248,7 @@ class Timeline:
             self._crowded.add(board)
         board.put(held)
         self.room.host_of(board).take(held, 1)
+        self.room.look_again_at((held,))
         self.room.budget.take(held.team_id, board.cost_of(held))
         self._spend(AT_FIRST, held.team_id, board.cost_of(held))
         self._push(held.until, 0, (held,))
@@ -305,9 +308,9 @@ class Timeline:
         if not self.room.budget.allows(line.team_id, line.cost):
             self._lines.set_short(line)
             return False
-        found = self._place(line, nodes, rank, claim)
+        found = self._places.find(line, nodes, rank, claim)
         if isinstance(found, list) and self._promise_before(rank):
-            found = self._place(line, nodes, rank, claim)
+            found = self._places.find(line, nodes, rank, claim)
         if not isinstance(found, list):
             if found == "quota":
                 self._lines.set_short(line)
@@ -318,76 +321,6 @@ class Timeline:
         self._start(self.room.granted(claim, line.shape, found), rank)
         return False
 
-    def _place(self, line: Line, nodes: list[int] | None, rank: int, claim: Claim) -> list[Spot] | str:
-        """Spots on one of the nodes (None: any), or why not: "quota", "later" (something begins), "full"."""
-        shape, refused = line.shape, "full"
-        ends_at = self.now + timedelta(seconds=claim.duration_s)
-        groups = self.room.groups(shape.kind)
-        if shape.is_spread:
-            beside = [[self._beside(b, ends_at, rank, claim.id) for b in group] for group in groups]
-            spots = lightest(shape, parts_now(shape, beside, self.room.host_of))
-            return self._payable(line, spots, ()) if spots else "later" if self._later else "full"
-        for group in groups:
-            node = group[0].node.id
-            if nodes is not None and node not in nodes:
-                continue
-            if node_room(group, shape) < shape.wanted or not self.room.host_of(group[0]).has_room(shape):
-                continue
-            boards = [self._beside(board, ends_at, rank, claim.id) for board in group]
-            fullest = sorted(boards, key=lambda board: -board.load)
-            spots = fill([(board, board.room(shape)) for board in fullest], shape)
-            if spots is None or not self._has_cpu(group[0], shape, ends_at, rank):
-                # Another team may pay for what this one cannot, so that "quota" says more than "later".
-                refused = refused if refused == "quota" else "later"
-                continue
-            payable = self._payable(line, spots, boards)
-            if isinstance(payable, list):
-                return payable
-            refused = payable
-        return refused
-
-    def _payable(self, line: Line, spots: list[Spot], boards: Sequence[Board]) -> list[Spot] | str:
-        """The spots, or the cheapest on these boards where the team cannot pay for them, or "quota"."""
-        shape, allows = line.shape, self.room.budget.allows
-        if allows(line.team_id, spots_cost(spots, shape)):
-            return spots
-        if len({board.unit_cost(shape) for board in boards}) > 1:
-            lighter = cheapest(shape, [boards])
-            if lighter and allows(line.team_id, spots_cost(lighter, shape)):
-                return lighter
-        return "quota"
-
-    def _in_the_way(self, board: Board, ends_at: datetime, rank: int, claim_id: int = 0) -> list[Held]:
-        return [
-            one.block.held
-            for one in self._later.get(board.device.id, ())
-            if one.block.starts_at < ends_at and one.rank < rank and one.block.claim_id != claim_id
-        ]
-
-    def _beside(self, board: Board, ends_at: datetime, rank: int, claim_id: int) -> Board:
-        """The board, or where something begins before the end a twin in which that has begun."""
-        later = self._in_the_way(board, ends_at, rank, claim_id)
-        if not later:
-            return board
-        twin = self._twins.get(board)
-        if twin is None:
-            twin = self._twins[board] = board.twin()
-        fill_beside(twin, board.held, later, self.policy)
-        return twin
-
-    def _has_cpu(self, board: Board, shape: Shape, ends_at: datetime, rank: int) -> bool:
-        host = self.room.host_of(board)
-        if not shape.wants_host or not host.is_limited:
-            return True
-        here = self._lines.boards_of[board.node.id]
-        later = [held for one in here for held in self._in_the_way(one, ends_at, rank)]
-        for held in later:
-            host.take(held, 1)
-        has_room = host.has_room(shape)
-        for held in later:
-            host.take(held, -1)
-        return has_room
-
     def _start(self, grant: Grant, rank: int) -> None:
         if self._reserve:
             self._reserve.note(grant)
@@ -395,6 +328,8 @@ class Timeline:
         if self._victims and rank < len(self.order):
             claim = self._claims[grant.claim_id]
             self._victims.started(grant, claim, self.now, len(grant.slots))
+        if self.policy.keep_apart:
+            self.room.lengths.note(grant, self._claims[grant.claim_id])
         likely_s = self._likely_s.get(grant.claim_id)
         if likely_s is not None:
             grant = replace(grant, duration_s=min(likely_s, grant.duration_s))

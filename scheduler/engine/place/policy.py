@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from scheduler.engine import kernel
-from scheduler.engine.columns import Columns, Ints
+from scheduler.engine.columns import Columns, Floats, Ints
 from scheduler.engine.demand import Demand
 from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.place import (
@@ -161,6 +161,11 @@ class Decider:
         found: tuple[int, int] = self.kernels["decide"](
             self.at, self.index, self.wants, row, changes, self.tables, self.memo
         )
+        return found
+
+    def costs(self, row: int) -> Floats:
+        """What the want of this row, decided just now, costs on each node."""
+        found: Floats = self.index.cost[row] + self.memo.price[self.index.pick[row] >> 8]
         return found
 
     def fill_in(self, changes: Ints) -> None:
