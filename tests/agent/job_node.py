@@ -22,6 +22,7 @@ from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
+from nodeagent.runtimes.host_folders import HostFolders
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from nodeagent.workloads.entry import MOST_PLAYED, PlayedEntry
 from tests.agent.builder import lease
@@ -48,13 +49,16 @@ class Node:
         self.images: Path | None = None
         self.limit_mib = 0
         self.most_processes = MOST_PLAYED
+        self.folders = HostFolders()
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[Node]:
         driver = SimulatedDriver(FACTS, self.state, "boot-1", clock=boot_clock)
         self.reconciler = Reconciler("gpu-01", driver, Journal(self.state / "journal.jsonl"), boot_clock())
         worker = Worker(self.reconciler, driver, boot_clock)
-        entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock, self.most_processes)
+        entry = PlayedEntry(
+            self.state, self.reconciler.notice_of, boot_clock, self.most_processes, folders=self.folders
+        )
         self.worker, self.entry = worker, entry
         containers = self.containers(entry) if self.containers else None
         cache = None

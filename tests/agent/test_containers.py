@@ -22,9 +22,11 @@ from nodeagent.host.shell import HostShell
 from nodeagent.jobs.folder import JobFolder
 from nodeagent.protocol.messages import DesiredLease, JobReport
 from nodeagent.protocol.ssh import preface
+from nodeagent.runtimes.host_folders import HostFolders
+from nodeagent.runtimes.scratch import ScratchFolders
 from nodeagent.streams.dialing import Dialers, DialFailedError
 from nodeagent.streams.shells import session_of, start_shell
-from nodeagent.workloads.entry import PlayedEntry, start
+from nodeagent.workloads.entry import PlayedEntry, played_account, start
 from tests.agent.images import write_layout
 from tests.agent.job_node import A, Node, job
 from tests.agent.test_ssh_session import HOST, MINE, public
@@ -98,6 +100,32 @@ async def test_job_runs_in_its_image_as_the_holder_with_what_the_lease_gives(nod
     assert [file.path for file in found if not file.left_out] == ["kept"]
     words = [*podman.base, "ps", "-aq", "--filter", f"name={container_name((A, 1))}"]
     assert not subprocess.run(words, capture_output=True, check=True).stdout
+
+
+async def test_job_in_a_container_has_scratch_and_only_reads_data_sets(node, tmp_path):
+    data = tmp_path / "data"
+    (data / "vision").mkdir(parents=True)
+    (data / "vision" / "labels").write_text("cats\n")
+    (data / "vision").chmod(0o777)
+    (data / "speech").mkdir()
+    scratch = ScratchFolders(tmp_path / "scratch", lambda user: played_account())
+    node.folders = HostFolders(scratch, data)
+    script = (
+        'read -r word <"$BERTH_DATA_SETS/labels"; echo "$word" >"$BERTH_SCRATCH/mine";'
+        'read -r word <"$BERTH_SCRATCH/mine"; echo "$word";'
+        f'touch "$BERTH_DATA_SETS/x" 2>&1; ls {data}'
+    )
+    async with node.alive():
+        node.desire(boxed("sh", "-c", script))
+        report = await node.until(A, "exited")
+        await node.idle()
+    said = node.output(A).decode().splitlines()
+    scratch.wait()
+    scratch.close()
+
+    assert (report.exit, said[0], said[2:]) == (0, "cats", ["vision"]), said
+    assert "Read-only" in said[1]
+    assert scratch.keys() == []
 
 
 async def test_digest_that_is_named_is_that_image_or_nothing(node):

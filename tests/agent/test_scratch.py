@@ -316,8 +316,9 @@ async def test_job_in_a_lease_that_is_too_full_is_asked_to_end(tmp_path: Path, m
     node = Node(tmp_path)
     fill = 'head -c 200000 /dev/zero > "$BERTH_SCRATCH/x"; echo full'
     script = f'trap "echo asked; exit 7" TERM; {fill}; sleep 1000 & wait'
+    node.folders = HostFolders(scratch)
     async with node.alive():
-        node.entry._account, node.entry._host_folders = None, HostFolders(scratch)
+        node.entry._account = None  # pytest's folders are closed to nobody
         node.desire(job(A, "/bin/sh", "-c", script))
         await node.until(A, "running")
         async with asyncio.timeout(20):
