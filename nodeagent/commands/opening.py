@@ -151,17 +151,17 @@ def open_folders(options: argparse.Namespace, state: Path) -> HostFolders:
     that ``nobody`` can reach.
     """
     account, scratch, temporary = _holder_account(options), options.scratch, None
+    if options.data_sets is not None and not options.data_sets.is_dir():
+        raise UsageError(
+            f"--data-sets {options.data_sets} is no folder; make it, with one folder per team in it"
+        )
+    if scratch is None and not is_simulated(options) and options.scratch_limit:
+        raise UsageError("--scratch-limit goes with --scratch")
     if is_simulated(options) and scratch is None:
         if os.geteuid() == 0:
             scratch = temporary = Path(mkdtemp(prefix="berth-scratch-"))
         else:
             scratch = state / "scratch"
-    if options.data_sets is not None and not options.data_sets.is_dir():
-        raise UsageError(
-            f"--data-sets {options.data_sets} is no folder; make it, with one folder per team in it"
-        )
-    if scratch is None and options.scratch_limit:
-        raise UsageError("--scratch-limit goes with --scratch")
     try:
         made = None if scratch is None else ScratchFolders(scratch, account, options.scratch_limit)
     except OSError as no:
