@@ -112,6 +112,8 @@ def test_one_request_leads_to_a_cell_on_the_slice_and_a_receipt(bob: Any) -> Non
     tab = opened.value
     tab.set_default_timeout(60_000)
     tab.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
+    # A cell that is run before its kernel is there is not run.
+    tab.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
     tab.locator(".jp-Notebook .cm-content").first.click()
     tab.keyboard.type("import os; print(os.environ['BERTH_LEASE'], os.environ['CUDA_VISIBLE_DEVICES'])")
     tab.keyboard.press("Shift+Enter")
