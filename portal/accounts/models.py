@@ -21,6 +21,15 @@ class User(AbstractUser):
     time_zone = models.CharField(max_length=64, blank=True, default="", db_default="")
     # Made by the demo, with a password that everybody knows: refused everywhere while BERTH_DEMO is off.
     is_demo = models.BooleanField(default=False)
+    # Since when it is closed; of those that were closed before this was kept, nobody knows.
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(AbstractUser.Meta):
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(closed_at=None) | Q(is_active=False), name="account_that_is_closed_is_not_active"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.display_name or self.username

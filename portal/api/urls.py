@@ -41,6 +41,7 @@ from portal.api import (
     month_zone,
     notes,
     people,
+    person_accounts,
     policies,
     power,
     quotas,
@@ -332,6 +333,8 @@ v1: list[URLPattern | URLResolver] = [
     path("password/", sessions.Password.as_view(), name="password"),
     path("notifications/", people.Notifications.as_view(), name="notifications"),
     path("notifications/read/", people.MarkRead.as_view(), name="mark-read"),
+    path("people/", person_accounts.People.as_view(), name="people"),
+    path("people/<str:username>/", person_accounts.OnePerson.as_view(), name="person"),
     path("announcements/", announcements.Announcements.as_view(), name="announcements"),
     path("announcements/<str:uid>/", announcements.OneAnnouncement.as_view(), name="announcement"),
     path(

@@ -49,6 +49,55 @@ def add(
     _told(made, as_json)
 
 
+@app.command("accounts")
+@guarded
+def accounts(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Letters of a name or a mail address.")] = "",
+    closed: Annotated[bool, typer.Option("--closed", help="Only closed accounts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the accounts of the installation. For operators."""
+    only = {"is_closed": "true"} if closed else {}
+    with api() as portal:
+        rows = portal.get("people/", q=text, page_size=100, **only)["results"]
+    cells = [
+        (
+            r["username"], r["name"], r["email"], "closed" if r["is_closed"] else "open",
+            formatting.when(r["last_signed_in_at"]) if r["last_signed_in_at"] else "",
+        )
+        for r in rows
+    ]  # fmt: skip
+    columns = ("NAME", "SHOWN AS", "MAIL", "STATE", "LAST SIGNED IN")
+    output.listing(rows, columns, cells, empty="Nobody matches.", as_json=as_json)
+
+
+@app.command("close")
+@guarded
+def close(
+    name: Name,
+    end_leases: Annotated[bool, typer.Option("--end-leases", help="End what runs now.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Close the account of somebody who leaves: what waits for them is taken back. For operators."""
+    with api() as portal:
+        found = portal.get(f"people/{_safe(name)}/")
+        running = f"{found['running']} that run{' end now' if end_leases else ' go on to their end'}"
+        output.say(f"{name}: {found['waiting']} that wait are taken back, {running}.")
+        if not yes:
+            typer.confirm("Close this account?", abort=True, err=True)
+        portal.put(f"people/{_safe(name)}/", {"is_closed": True, "ends_leases": end_leases})
+    output.say(f"{name} is closed. “berth person reopen {name}” lets them in again.")
+
+
+@app.command("reopen")
+@guarded
+def reopen(name: Name) -> None:
+    """Let somebody in again, with the roles they still have. For operators."""
+    with api() as portal:
+        portal.put(f"people/{_safe(name)}/", {"is_closed": False})
+    output.say(f"{name} may sign in again. Tokens stay revoked.")
+
+
 @app.command("link")
 @guarded
 def link(name: Name, as_json: Json = False) -> None:

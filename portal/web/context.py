@@ -127,6 +127,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(
             NavigationEntry("announcements", _("Announcements"), "speakerphone", section=_("Operations"))
         )
+        entries.append(NavigationEntry("people", _("People"), "users", section=_("Operations")))
         entries.append(
             NavigationEntry(
                 "single_sign_on",

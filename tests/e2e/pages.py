@@ -287,6 +287,8 @@ PAGES = (
     Page("team-settings", "alice", "/teams/perception/settings/", "team_settings"),
     Page("team-images", "alice", "/teams/perception/images/", "team_images"),
     Page("requests-bulk", "bob", "/requests/bulk/", "requests_bulk"),
+    Page("people", "operator", "/operations/people/", "people"),
+    Page("person", "operator", "/operations/people/bob/", "person"),
     Page("see-as", "operator", "/operations/see-as/", "see_as"),
     Page("deputies", "alice", "/approvals/deputies/", "deputies"),
     Page("team-invitations", "alice", "/teams/perception/invitations/", "team_invitations"),

@@ -47,9 +47,9 @@ class Command(BaseCommand):
                 validate_password(password, user)
             except ValidationError as error:
                 raise CommandError(" ".join(error.messages)) from error
-            user.is_demo, user.is_active = False, True
+            user.is_demo, user.is_active, user.closed_at = False, True, None
             user.set_password(password)
-            user.save(update_fields=["is_demo", "is_active", "password"])
+            user.save(update_fields=["is_demo", "is_active", "closed_at", "password"])
             self._end_tokens([user])
             user.identities.all().delete()
             record(None, "account.adopted", name, at=db_now())
@@ -64,9 +64,9 @@ class Command(BaseCommand):
             if missing:
                 raise CommandError(f"No accounts of the demo: {', '.join(sorted(missing))}")
             for user in users:
-                user.is_active = False
+                user.is_active, user.closed_at = False, db_now()
                 user.set_unusable_password()
-                user.save(update_fields=["is_active", "password"])
+                user.save(update_fields=["is_active", "closed_at", "password"])
                 record(None, "account.closed", user.username, at=db_now())
             self._end_tokens(users)
         self.stdout.write(f"Closed: {', '.join(user.username for user in users) or 'none'}")

@@ -1,0 +1,24 @@
+"""Accounts in a terminal."""
+
+from __future__ import annotations
+
+from portal.accounts.models import User
+from tests.cli.conftest import Berth
+from tests.portal.builders import World
+from tests.web.test_people import busy
+
+
+def test_account_is_closed_and_reopened(berth: Berth, world: World) -> None:
+    busy(world)
+
+    asked = berth("person", "close", "bob", who="operator", typed="n\n")
+    assert asked.exit_code != 0
+    assert User.objects.get(username="bob").is_active
+    done = berth("person", "close", "bob", "--end-leases", "-y", who="operator")
+    assert "3 that wait are taken back, 1 that run end now" in done.stderr
+    listed = berth("person", "accounts", "--closed", who="operator").stdout
+    assert "bob" in listed
+    assert "alice" not in listed
+    assert berth("person", "reopen", "bob", who="operator").exit_code == 0
+    assert User.objects.get(username="bob").is_active
+    assert berth("person", "accounts", who="alice").exit_code == 1
