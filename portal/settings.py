@@ -402,6 +402,8 @@ SPECTACULAR_SETTINGS = {
         "Level": "portal.notifications.models.AnnouncementLevel",
         "BudgetAction": "portal.budgets.models.BudgetAction",
         "NoteKind": ["credit", "debit"],
+        "EnergyBasis": "portal.billing.energy.EnergyBasis",
+        "EnergyFactorKind": "portal.billing.models.EnergyFactorKind",
         "RefundCause": "portal.billing.models.RefundCause",
         "NodeState": ["online", "stale", "offline", "never"],
     },

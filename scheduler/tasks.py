@@ -15,6 +15,7 @@ from portal.audit import device_codes
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
 from portal.billing import budgets, mailings, metering, settlement
+from portal.billing.energy import roll_up_energy
 from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
@@ -151,7 +152,7 @@ def book_series() -> None:
 
 @app.task
 def roll_up() -> None:
-    """Store the last minutes and hours of telemetry, what sleeping saved by them, and which nodes were heard.
+    """Store the last minutes and hours of telemetry, what leases used and sleeping saved by them, and who was heard.
 
     And, once a minute as well, tell people of roles that end soon, clear away those that have,
     tell of deputies, and end what operators saw as somebody else. Every few minutes
@@ -161,6 +162,7 @@ def roll_up() -> None:
     if db_now().minute % sweeping.EVERY_MIN == 0:
         with_retries(lambda: sweeping.sweep_idle(now=db_now()))
     with_retries(lambda: roll_up_hours(now=db_now()))
+    with_retries(lambda: roll_up_energy(now=db_now()))
     with_retries(lambda: settle_sleeps(now=db_now()))
     with_retries(lambda: note_presence(now=db_now()))
     with_retries(lambda: memberships.tell_of_ends(now=db_now()))

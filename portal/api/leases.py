@@ -29,9 +29,11 @@ from portal.api.representations import (
     slot_row,
 )
 from portal.api.responses import EventAnswer
+from portal.api.responses_energy import energy_row
 from portal.api.responses_leases import AccessAnswer, LeaseAnswer, LeaseDetail, LeaseEventAnswer, SampleAnswer
 from portal.api.responses_money import ReceiptAnswer, UsageAnswer
 from portal.api.wire import instant, money
+from portal.billing.energy import energy_of_lease
 from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
 from portal.common.clock import db_now
@@ -280,6 +282,7 @@ class LeaseReceipt(Endpoint):
                 "refunded": money(bill.refunded_micro, unit),
                 "refund": bill.refund.cause if bill.refund else None,
                 "scratch": scratch_of(lease),
+                "energy": energy_row(energy_of_lease(lease, now=timezone.now())),
                 "jobs": [
                     {
                         "id": part.attempt.job.uid,

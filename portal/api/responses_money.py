@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
+from portal.api.responses_energy import EnergyUseAnswer
 from portal.billing.models import NoteState, PeriodState, RefundCause
 from portal.billing.rehearsal import DifferenceKind
 
@@ -58,6 +59,7 @@ class ReceiptAnswer(ResponseShape):
     refunded = Money(allow_null=True, help_text="What a rule gave back; null: none applied.")
     refund = s.ChoiceField(RefundCause.choices, allow_null=True)
     scratch = s.CharField(allow_blank=True, help_text="The scratch folder on its node that went with it.")
+    energy = EnergyUseAnswer()
     jobs = ReceiptJob(many=True, help_text="Where several jobs followed each other in it.")
 
 

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from psycopg import sql
 
 from portal.billing.charges import Charge
+from portal.billing.energy import KWH_MJ, RECORD_ENERGY
 from portal.billing.models import BillingPeriod
 from portal.teams.models import Team
 
@@ -65,6 +66,10 @@ COLUMNS = {
         "tags || jsonb_strip_nulls(jsonb_build_object('cost_centre', cost_centre, 'person', person,"
         " 'device_model', device_model, 'project', nullif(project, '')))"
     ),
+    # Columns of one's own: energy is told beside the charge and is no part of it. Empty is unknown.
+    "x_CarbonGrams": "number(carbon_mg / 1000)",
+    "x_EnergyBasis": "energy_basis",
+    "x_EnergyKwh": f"number(energy_mj / {KWH_MJ}.0)",
 }
 _WRITTEN = "%Y-%m-%dT%H:%M:%SZ"
 _WORDS = (
@@ -75,7 +80,8 @@ _WORDS = (
 )
 # Rows are put into their order once, before they are written out as text: that of the running sum.
 _USAGE = """
-WITH charge AS (
+WITH energy AS ({energy}),
+charge AS (
   SELECT * FROM unnest({totals}::bigint[], {amounts}::bigint[], {numbers}::text[], {teams}::text[], {centres}::text[])
   AS c(total_id, amount, number_of_invoice, team, cost_centre)),
 usage AS (
@@ -84,7 +90,10 @@ usage AS (
     t.share_milli_seconds AS whole, t.late_for_id, u.span, u.seconds, u.share_milli_seconds AS quantity,
     u.micro_per_hour, u.currency, u.rate_id, r.micro_per_hour AS list_per_hour, l.uid AS lease, p.username AS person,
     f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account, u.id AS record_id,
-    sum(u.share_milli_seconds) OVER (PARTITION BY t.id ORDER BY u.id) AS upto
+    sum(u.share_milli_seconds) OVER (PARTITION BY t.id ORDER BY u.id) AS upto, e.mg AS carbon_mg,
+    e.measured_mj + e.estimated_mj AS energy_mj,
+    CASE WHEN e.estimated_s > 0 THEN 'estimated' WHEN e.measured_s > 0 THEN 'measured' ELSE 'unknown' END
+      AS energy_basis
   FROM charge c JOIN billing_usagetotal t ON t.id = c.total_id
   JOIN billing_usagerecord u ON u.period_id = t.period_id AND u.team_id = t.team_id
     AND u.micro_per_hour = t.micro_per_hour AND u.currency = t.currency
@@ -92,11 +101,13 @@ usage AS (
   JOIN leases_lease l ON l.id = u.lease_id AND l.user_id = t.user_id AND l.flavor_id = t.flavor_id
   JOIN accounts_user p ON p.id = t.user_id JOIN catalog_flavor f ON f.id = t.flavor_id
   JOIN fleet_devicemodel m ON m.id = f.device_model_id JOIN teams_team o ON o.id = t.team_id
-  JOIN catalog_rate r ON r.id = u.rate_id LEFT JOIN billing_usagelabel b ON b.id = u.label_id)
+  JOIN catalog_rate r ON r.id = u.rate_id LEFT JOIN billing_usagelabel b ON b.id = u.label_id
+  LEFT JOIN energy e ON e.record_id = u.id)
 SELECT {columns} FROM (
   SELECT total_id, record_id, number_of_invoice, team, cost_centre, late_for_id, span, seconds, quantity,
     micro_per_hour, currency, rate_id, list_per_hour, lease, person, sku, flavor, device_model, account, project, tags,
-    NULL AS note, div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
+    carbon_mg, energy_mj, energy_basis, NULL AS note,
+    div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
   FROM usage) rated
 ORDER BY total_id, record_id
 """
@@ -106,7 +117,8 @@ SELECT {columns} FROM (
     tstzrange(p.starts_at, p.ends_at) AS span, NULL::bigint AS seconds, NULL::bigint AS quantity,
     NULL::bigint AS micro_per_hour, n.currency, NULL::bigint AS rate_id, NULL::bigint AS list_per_hour, l.uid AS lease,
     w.username AS person, f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account,
-    NULL AS project, '{{}}'::jsonb AS tags,
+    NULL AS project, '{{}}'::jsonb AS tags, NULL::numeric AS carbon_mg, NULL::numeric AS energy_mj,
+    NULL AS energy_basis,
     CASE WHEN n.amount_micro < 0 THEN 'Credit note ' ELSE 'Debit note ' END || coalesce(n.number, n.uid)
       || ' to invoice ' || b.number || ', line ' || x.position || ': ' || n.reason AS note, n.amount_micro AS billed
   FROM unnest({notes}::bigint[], {note_numbers}::text[], {note_teams}::text[], {note_centres}::text[])
@@ -142,6 +154,11 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
         teams=sql.Literal([c.team_name for c in used]),
         centres=sql.Literal([c.cost_centre for c in used]),
         columns=columns,
+        energy=sql.SQL(RECORD_ENERGY).format(
+            period=sql.Literal(period.pk),
+            since=sql.Literal(period.starts_at),
+            until=sql.Literal(period.ends_at),
+        ),
     )
     noted = sql.SQL(_NOTES).format(
         notes=sql.Literal([c.note.pk for c in notes if c.note]),

@@ -11,6 +11,7 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from portal.billing.models_energy import EnergyFactor, EnergyFactorKind, LeaseEnergy
 from portal.billing.models_labels import UsageLabel
 from portal.billing.models_mailings import ReportMailing, ReportSending
 from portal.billing.models_notes import InvoiceNote, NoteState
@@ -21,9 +22,9 @@ from portal.leases.models import Lease
 from portal.teams.models import Team
 
 __all__ = [
-    "BillingPeriod", "Invoice", "InvoiceLine", "InvoiceNote", "MonthZone", "NoteState", "PeriodState",
-    "RefundCause", "RefundRule", "ReportMailing", "ReportSending", "UsageDay", "UsageLabel", "UsageRecord",
-    "UsageTotal",
+    "BillingPeriod", "EnergyFactor", "EnergyFactorKind", "Invoice", "InvoiceLine", "InvoiceNote", "LeaseEnergy",
+    "MonthZone", "NoteState", "PeriodState", "RefundCause", "RefundRule", "ReportMailing", "ReportSending",
+    "UsageDay", "UsageLabel", "UsageRecord", "UsageTotal",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from portal.cli import (
     contacts,
     deputies,
     discounts,
+    energy,
     fair_share,
     forecasts,
     formatting,
@@ -241,6 +242,7 @@ app.add_typer(contacts.app, name="contact")
 app.add_typer(periods.app, name="period")
 app.add_typer(notes.app, name="note")
 app.add_typer(discounts.app, name="discount")
+app.add_typer(energy.app, name="energy")
 app.add_typer(refunds.app, name="refund")
 app.add_typer(labels.project, name="project")
 app.add_typer(labels.label, name="label")

@@ -10,6 +10,7 @@ import typer
 from nodeagent.protocol.variables import allowed, export_lines, merged
 from portal.cli import formatting, output
 from portal.cli.command import Json, Team, api, guarded
+from portal.cli.energy import energy_facts
 
 OPEN_REQUESTS = ("awaiting_approval", "queued")
 OPEN_LEASES = ("booked", "preparing", "active", "interrupted", "ending", "cleaning", "failed")
@@ -83,6 +84,7 @@ def receipt(
             ("billed seconds", str(found["seconds"])),
             ("the node's own clock", "unknown" if own is None else f"{own:.3f} s"),
             *((("refunded by rule", formatting.money(found["refunded"])),) if found["refunded"] else ()),
+            *energy_facts(found["energy"])[::4],
             *((("scratch folder", f"{found['scratch']}, removed"),) if found.get("scratch") else ()),
         )
     )

@@ -17,7 +17,7 @@ def fetch(sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]
         return cast(list[Row], cursor.fetchall())
 
 
-def execute(sql: str, values: Sequence[Any] = ()) -> int:
+def execute(sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> int:
     """Carry out one statement written by us; returns how many rows it changed."""
     with connection.cursor() as cursor:
         cursor.execute(sql, values)

@@ -18,7 +18,7 @@ from portal.billing.periods import month_bounds, period_of
 from portal.catalog import pricing
 from portal.catalog.models import Flavor, Rate
 from portal.catalog.services import cost_milli
-from portal.demo.measured import make_hours
+from portal.demo.measured import make_hours, set_factors
 from portal.fleet.models import Device
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.states import LeaseState, RequestState
@@ -140,6 +140,7 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     Placement.objects.bulk_create(
         _placement(s, ls, devices[s.lane.node, s.lane.index]) for s, ls in zip(past, leases, strict=True)
     )
+    set_factors(since=last_month)
     make_hours(leases)
     period_of(last_month)
     period_of(now)

@@ -1,12 +1,16 @@
-"""How busy the past leases of the demo kept their devices: training runs hot, notebooks idle, some were forgotten."""
+"""How busy the past leases of the demo kept their devices, and what that took: some train, some were forgotten."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from decimal import Decimal
 
+from nodeagent.protocol.boards import all_boards
+from portal.billing.energy_factors import add_factor
+from portal.billing.models import LeaseEnergy
 from portal.leases.models import Lease
 from portal.telemetry.models import HourRollup
 
@@ -20,7 +24,34 @@ UNMEASURED, FORGOTTEN = 0.02, 0.05
 
 def make_hours(leases: Sequence[Lease]) -> None:
     """Write the measured hours of past leases; the same ones each time."""
-    HourRollup.objects.bulk_create(hour for lease in leases for hour in _hours(lease))
+    hours = HourRollup.objects.bulk_create(hour for lease in leases for hour in _hours(lease))
+    by_key = {lease.pk: lease for lease in leases}
+    LeaseEnergy.objects.bulk_create(one for hour in hours if (one := _energy(by_key[hour.lease_id], hour)))
+
+
+def set_factors(*, since: datetime) -> None:
+    """Set a factor of the grid and a PUE from an instant on, as an office might."""
+    for kind, value, source in (
+        ("carbon", "381", "assumed for the demo"),
+        ("pue", "1.3", "assumed for the demo"),
+    ):
+        add_factor(
+            kind=kind, site="", value=Decimal(value), source=source, starts_at=since, ends_at=None, actor=None
+        )
+
+
+def _energy(lease: Lease, hour: HourRollup) -> LeaseEnergy | None:
+    """Return what an hour took by its utilisation; None of a board whose power is not known."""
+    board = all_boards().get(lease.flavor.device_model.slug)
+    if board is None or board.idle_w is None or board.limit_w is None:
+        return None
+    seconds, whole = hour.minutes * 60, lease.share_milli >= 1000
+    watts = board.idle_w + (board.limit_w - board.idle_w) * hour.util_mean / 100
+    mj = round(watts * 1000 * seconds * min(lease.share_milli, 1000) / 1000)
+    return LeaseEnergy(
+        lease=lease, begins=hour.hour, site=lease.node.site, measured_s=seconds if whole else 0,
+        measured_mj=mj if whole else 0, estimated_s=0 if whole else seconds, estimated_mj=0 if whole else mj,
+    )  # fmt: skip
 
 
 def _hours(lease: Lease) -> Iterator[HourRollup]:

@@ -98,10 +98,16 @@ class Intake:
         counters = {sample.device: sample.energy_mj for sample in samples.devices}
         for device in frame.devices:
             pk = node.devices[device.uuid].id
-            energy = self.book.energy_since(pk, frame.boot_id, counters[device.uuid])
-            minute.devices.setdefault(pk, minutes.MinuteSums()).add(
-                device.util, device.memory_used_mib, energy
+            limit_w = node.devices[device.uuid].limit_w
+            energy, is_refused = self.book.energy_since(
+                pk, frame.boot_id, counters[device.uuid], at=frame.at, limit_w=limit_w
             )
+            # A power beyond the model's limit is no figure either: energy may be made of it.
+            is_too_much = device.power_w is not None and device.power_w > limit_w * minutes.TOLERANCE
+            sums = minute.devices.setdefault(pk, minutes.MinuteSums())
+            sums.add(device.util, device.memory_used_mib, energy)
+            sums.add_activity(power_w=None if is_too_much else device.power_w)
+            sums.energy_refused += is_refused or is_too_much
         for lease, slots in by_lease(frame.slots).items():
             now = lease_now(frame, slots)
             sums = minute.leases.setdefault(roster.leases[lease].id, minutes.MinuteSums())

@@ -9,6 +9,10 @@ from typing import Any
 
 LATE_S = 5
 ACTIVITY = ("sm", "tensor", "bandwidth", "power_w")
+# What a counter rose by over a longer silence is nobody's: who held the device meanwhile may be gone.
+LONGEST_GAP_S = 10.0
+# Devices pass their limit for moments, and frames arrive a little apart from when they were measured.
+TOLERANCE = 1.1
 
 
 @dataclass(slots=True)
@@ -21,6 +25,8 @@ class MinuteSums:
     util_max: float | None = None
     memory_max_mib: int | None = None
     energy_mj: int | None = None
+    # Seconds whose counter or power cannot be true: they are in no figure.
+    energy_refused: int = 0
     # Of what only some devices tell: name in ``ACTIVITY`` to how often it was known and its sum.
     activity: dict[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -54,6 +60,16 @@ class MinuteSums:
         return round(self.util_sum / self.util_known, 2) if self.util_known else None
 
 
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """Where the energy counter of a device stood; ``credit_mj`` is what it may rise by at once."""
+
+    boot_id: str
+    counter_mj: int
+    at: float
+    credit_mj: float
+
+
 @dataclass(slots=True)
 class Minute:
     """One minute of a node, by row id. ``begins`` is a Unix second."""
@@ -69,7 +85,7 @@ class MinuteBook:
 
     def __init__(self) -> None:
         self._open: dict[str, Minute] = {}
-        self._energy: dict[int, tuple[str, int]] = {}
+        self._energy: dict[int, CounterReading] = {}
 
     def minute(self, node: str, at: float) -> tuple[Minute, Minute | None]:
         """Return the minute that ``at`` falls into, and the one before it when that is over now."""
@@ -80,15 +96,29 @@ class MinuteBook:
         opened = self._open[node] = Minute(node, begins)
         return opened, minute
 
-    def energy_since(self, device_id: int, boot_id: str, counter_mj: int | None) -> int | None:
-        """Return what a device used since its last sample; None at first, after a reboot or when unknown."""
+    def energy_since(
+        self, device_id: int, boot_id: str, counter_mj: int | None, *, at: float, limit_w: float
+    ) -> tuple[int | None, bool]:
+        """Return what a device used since its last sample, and whether its counter cannot be true.
+
+        None at first, after a reboot, after a gap or when unknown. A counter that runs backwards within a boot, or
+        rises by more than ``limit_w`` permits, is refused; the next sample is compared with it all the same.
+        """
         if counter_mj is None:
-            return None
+            return None, False
+        most_mj = limit_w * TOLERANCE * 1000  # in one second
         before = self._energy.get(device_id)
-        self._energy[device_id] = (boot_id, counter_mj)
-        if before is None or before[0] != boot_id or counter_mj < before[1]:
-            return None
-        return counter_mj - before[1]
+        if before is None or before.boot_id != boot_id:
+            self._energy[device_id] = CounterReading(boot_id, counter_mj, at, most_mj)
+            return None, False
+        elapsed, used = max(0.0, at - before.at), counter_mj - before.counter_mj
+        # Frames that were held up come together: time that was not used for counting may be used soon after.
+        credit = min(before.credit_mj + most_mj * elapsed, most_mj * LONGEST_GAP_S)
+        is_gap = elapsed > LONGEST_GAP_S
+        is_refused = used < 0 or (used > credit and not is_gap)
+        counts = not is_refused and not is_gap
+        self._energy[device_id] = CounterReading(boot_id, counter_mj, at, credit - used if counts else credit)
+        return (used if counts else None), is_refused
 
     def overdue(self, *, now: float) -> list[Minute]:
         """Take out the minutes that are over although their node has not spoken since."""

@@ -8,8 +8,9 @@ from django.db.models import Q
 class MinuteRollup(models.Model):
     """One minute of a device or of a lease. Unknown stays null; money never reads this.
 
-    Of leases only, means over the seconds that were known: activity of multiprocessors, tensor cores and memory
-    bandwidth in percent, and power in watts (of a part of a device an estimate).
+    Means over the seconds that were known: power in watts (of a part of a device an estimate), and of leases only
+    activity of multiprocessors, tensor cores and memory bandwidth in percent. ``energy_refused`` counts the seconds
+    of a device whose energy counter or power could not be true.
     """
 
     device_id = models.BigIntegerField(null=True)
@@ -20,6 +21,7 @@ class MinuteRollup(models.Model):
     util_max = models.FloatField(null=True)
     memory_max_mib = models.PositiveIntegerField(null=True)
     energy_mj = models.BigIntegerField(null=True)
+    energy_refused = models.PositiveSmallIntegerField(default=0, db_default=0)
     sm_mean = models.FloatField(null=True)
     tensor_mean = models.FloatField(null=True)
     bandwidth_mean = models.FloatField(null=True)

@@ -22,11 +22,12 @@ KEEP = timedelta(days=30)
 _PUT = """
 INSERT INTO telemetry_minuterollup
   (device_id, lease_id, minute, samples, util_mean, util_max, memory_max_mib, energy_mj,
-   sm_mean, tensor_mean, bandwidth_mean, power_mean_w)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+   energy_refused, sm_mean, tensor_mean, bandwidth_mean, power_mean_w)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT {target} DO UPDATE SET
   samples = excluded.samples, util_mean = excluded.util_mean, util_max = excluded.util_max,
-  memory_max_mib = excluded.memory_max_mib, energy_mj = excluded.energy_mj, sm_mean = excluded.sm_mean,
+  memory_max_mib = excluded.memory_max_mib, energy_mj = excluded.energy_mj,
+  energy_refused = excluded.energy_refused, sm_mean = excluded.sm_mean,
   tensor_mean = excluded.tensor_mean, bandwidth_mean = excluded.bandwidth_mean, power_mean_w = excluded.power_mean_w
 WHERE telemetry_minuterollup.samples < excluded.samples
 """
@@ -93,5 +94,6 @@ def _row(
         sums.util_max,
         sums.memory_max_mib,
         sums.energy_mj,
+        min(sums.energy_refused, 32_767),
         *(sums.activity_mean(name) for name in minutes.ACTIVITY),
     )

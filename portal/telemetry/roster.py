@@ -11,11 +11,14 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cache
 
 from django.db import DatabaseError
 from django.db.models.functions import Greatest
 
+from nodeagent.protocol.boards import all_boards
 from portal.fleet.models import Device, Mode, Node
+from portal.fleet.services import model_slug
 from portal.leases.models import Placement
 from portal.leases.states import LIVE_LEASES
 from portal.teams.models import Team
@@ -25,15 +28,18 @@ from portal.telemetry.frames import DeviceNow, Frame, SlotNow
 log = logging.getLogger(__name__)
 FRESH_S = 5.0
 AT_MOST_EVERY_S = 0.5
+# Of models whose limit is not on the list of boards: no device that one lease can hold draws more.
+HIGHEST_LIMIT_W = 3000.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device of a node: row id, memory in MiB, memory slices."""
+    """A device of a node: row id, memory in MiB, memory slices, and the most power its model may draw."""
 
     id: int
     memory_mib: int
     grid: int
+    limit_w: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +115,29 @@ class Roster:
         return Frame(name, node.heard_at or 0.0, "", -1, devices, slots)
 
 
+@cache
+def _limits() -> dict[str, float]:
+    """Return limits by the short name of each board, and of each product that is one."""
+    return {
+        model_slug(name): one.limit_w
+        for one in all_boards().values()
+        if one.limit_w is not None
+        for name in (*one.product_names, one.id)
+    }
+
+
+def power_limit_w(model: str) -> float:
+    """Return the most power that a device of this model may draw, by the list of boards; what a node says is not it."""
+    return _limits().get(model, HIGHEST_LIMIT_W)
+
+
 def read_roster() -> Roster:
     """Read the rows: four queries, whatever the size."""
     devices: dict[int, dict[str, DeviceFacts]] = {}
     for row in Device.objects.order_by("node_id", "index").values_list(
-        "node_id", "uuid", "id", "model__memory_mib", "model__grid"
+        "node_id", "uuid", "id", "model__memory_mib", "model__grid", "model__slug"
     ):
-        devices.setdefault(row[0], {})[row[1]] = DeviceFacts(*row[2:])
+        devices.setdefault(row[0], {})[row[1]] = DeviceFacts(*row[2:5], power_limit_w(row[5]))
     nodes = {
         name: NodeFacts(pk, name, seen.timestamp() if seen else None, devices.get(pk, {}))
         for pk, name, seen in Node.objects.order_by("name").values_list("id", "name", "last_seen_at")

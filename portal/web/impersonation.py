@@ -50,7 +50,7 @@ SHOWN = frozenset(
         "requests", "requests_bulk", "request_new", "request_quote", "request", "leases", "lease", "jobs", "job",
         "approvals", "deputies", "calendar", "reservations", "reservation", "workshops", "workshop_new", "workshop",
         "teams", "team", "team_settings", "team_templates", "team_images", "team_quota", "team_budget", "team_wallet",
-        "team_labels", "project", "projects", "invoices", "invoice", "invoice_line", "waste",
+        "team_labels", "project", "projects", "invoices", "invoice", "invoice_line", "waste", "energy",
     )}
     | {"javascript-catalog", "docs", "docs_file", "error_codes"}
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyotp
@@ -19,6 +20,7 @@ from portal.alerts.rules import make_rule as make_alert_rule
 from portal.audit.invitations import invite
 from portal.audit.sign_ins import add_ssh_key
 from portal.billing.closing import close_period
+from portal.billing.energy_factors import add_factor
 from portal.billing.labels import add_project
 from portal.billing.mailings import MailingWish, set_mailing
 from portal.billing.metering import meter_all
@@ -294,6 +296,10 @@ def _notes(world: World) -> dict[str, str]:
         actor=None,
         now=datetime.now(UTC),
     )
+    factor = add_factor(
+        kind="pue", site="Hall Z", value=Decimal("1.2"), source="measured",
+        starts_at=datetime.now(UTC) + timedelta(days=9), ends_at=None, actor=None,
+    )  # fmt: skip
     add_project(
         team=world.team("vision"), code="EU-4711", name="Segmentation", cost_centre="", tags={},
         rights=world.rights("alice"), now=world.now,
@@ -309,6 +315,7 @@ def _notes(world: World) -> dict[str, str]:
         "own_note": made[1].uid,
         "rule": str(rule.pk),
         "discount": str(discount.pk),
+        "factor": str(factor.pk),
     }
 
 

@@ -330,6 +330,8 @@ PAGES = (
     Page("discounts", "finance", "/finance/discounts/", "discounts"),
     Page("mailings", "finance", "/finance/mailings/", "mailings", act=_mailing_added),
     Page("mailing", "finance", first("/finance/mailings/", r"/finance/mailings/\d+/"), "mailing"),
+    Page("energy", "finance", "/reports/energy/", "energy"),
+    Page("energy-factors", "finance", "/finance/energy-factors/", "energy_factors"),
     Page("waste", "finance", "/reports/waste/", "waste"),
     Page("projects", "finance", "/finance/projects/", "projects", act=_project_added),
     Page("project", "finance", first("/finance/projects/", r"/finance/projects/[^/\"]+/"), "project"),

@@ -10,6 +10,7 @@ import pytest
 from django.utils import translation
 
 from portal.billing.closing import close_period
+from portal.billing.energy import EnergyFigures
 from portal.billing.report import report_of
 from portal.billing.selectors import invoice_view, period_of
 from portal.common.errors import Conflict
@@ -59,7 +60,7 @@ def test_paper_says_what_the_invoice_and_the_report_say(world: World) -> None:
     view = invoice_view(world.team("perception"), period_of(FEBRUARY), now=world.now)
     report = report_of(period_of(FEBRUARY), in_tree_order(list(Team.objects.all())), now=world.now)
 
-    invoice, whole = invoice_paper(view, now=world.now), report_paper(report, of="")
+    invoice, whole = invoice_paper(view, now=world.now), report_paper(report, of="", energy=EnergyFigures())
 
     assert invoice.title == "Invoice 202602-0001"
     assert invoice.state == ""

@@ -13,6 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.billing.closing import close_period
+from portal.billing.energy import EnergyFigures
 from portal.billing.metering import meter_all
 from portal.billing.models import Invoice
 from portal.billing.report import GroupBy, report_of
@@ -153,7 +154,7 @@ def test_the_workbook_has_numbers_as_numbers_and_no_formula(world: World, client
 
     book = zipfile.ZipFile(io.BytesIO(b"".join(answer.streaming_content)))  # type: ignore[attr-defined]
     sheets = [book.read(name).decode() for name in book.namelist() if "worksheets/sheet" in name]
-    assert len(sheets) == 2
+    assert len(sheets) == 3  # teams, lines, energy
     assert not any("<f>" in sheet for sheet in sheets)
     assert "=1+1" in "".join(sheets)
     total = report_of(period_of(FEBRUARY), teams(), now=world.now).whole.cost_micro
@@ -196,4 +197,9 @@ def test_a_lease_without_a_price_is_said_and_not_taken_for_free(world: World, cl
     said = "One lease ran while no price was in force"
     assert said in client.get("/reports/?month=2026-03").text
     assert said not in client.get("/reports/?month=2026-03&person=charlie").text
-    assert said in report_paper(report_of(period_of(MARCH), teams(), now=world.now), of="").notes[0]
+    assert (
+        said
+        in report_paper(
+            report_of(period_of(MARCH), teams(), now=world.now), of="", energy=EnergyFigures()
+        ).notes[0]
+    )

@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from portal.billing.energy import energy_of_lease
 from portal.billing.labels import labels_of, may_label_request
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
@@ -35,6 +36,7 @@ from portal.leases.selectors import (
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.selectors import Rights
 from portal.web.access import rights_of
+from portal.web.energy_figures import shown_energy
 from portal.web.figures import duration_text, money
 from portal.web.idle.page import idle_card
 from portal.web.leases.access import device_views, entrance
@@ -114,6 +116,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "is_over": is_over,
         "failure": _failure(rights, lease) if lease.end_reason == EndReason.FAULT else None,
         "receipt": receipt_of(lease) if is_over else None,
+        "energy": shown_energy(energy_of_lease(lease, now=now)) if lease.activated_at else None,
         "steps": request_steps(lease.request, [lease], starts_at=None),
         "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
         "waiting": waiting_view(lease) if not is_over else None,

@@ -9,20 +9,21 @@ from __future__ import annotations
 import csv
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from django.http import FileResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.billing.charges import Charge, charges_of
+from portal.billing.energy import EnergyBy, EnergyFigures, energy_of_lines, energy_of_month
 from portal.billing.focus import write_focus
 from portal.billing.label_shares import split_by_label
 from portal.billing.models import BillingPeriod
 from portal.billing.report import GroupBy, report_of
-from portal.teams.labels import tags_text
+from portal.teams.labels import Labels, tags_text
 from portal.teams.models import Team
 from portal.web.figures import MICRO
 from portal.web.invoices.csv_file import HEADER, MARK, amount_text, note_cells, safe
@@ -38,8 +39,17 @@ KINDS = {
     "report.pdf": ("PDF", "application/pdf"),
     "focus.csv": ("FOCUS", "text/csv; charset=utf-8"),
 }
-COLUMNS = (*HEADER, "project", "tags")
-NUMBERS = {"position", "leases", "seconds", "gpu_hours", "price_per_gpu_hour", "amount"}
+COLUMNS = (*HEADER, "project", "tags", "energy_kwh", "energy_basis", "carbon_g")
+NUMBERS = {
+    "position",
+    "leases",
+    "seconds",
+    "gpu_hours",
+    "price_per_gpu_hour",
+    "amount",
+    "energy_kwh",
+    "carbon_g",
+}
 
 
 def answer(
@@ -56,7 +66,8 @@ def answer(
     elif kind == "report.pdf":
         report = report_of(period, teams, username=person, now=now)
         of = [teams[0].name if slug and teams else "", person]
-        file.write(pdf(report_paper(report, of=" · ".join(filter(None, of)))))
+        used = energy_of_month(period, teams, by=EnergyBy.TEAM, person=person, now=now)[1]
+        file.write(pdf(report_paper(report, of=" · ".join(filter(None, of)), energy=used)))
     else:
         write_focus(file, period, charges)
     file.seek(0)
@@ -71,7 +82,7 @@ def answer(
 
 def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, ...]]:
     """Return a row for each line, or for each part of a line whose usage has other labels than the rest of it."""
-    charges = split_by_label(period, charges)
+    charges, energy = split_by_label(period, charges), energy_of_lines(period)
     hours = gpu_hours([charge.share_milli_seconds for charge in charges])
     return [
         (
@@ -94,9 +105,22 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
             *note_cells(charge.note),
             charge.labels.project,
             tags_text(dict(charge.labels.tags)),
+            *_energy_cells(charge, energy),
         )
         for charge, spent in zip(charges, hours, strict=True)
     ]
+
+
+def _energy_cells(charge: Charge, energy: Mapping[tuple[int, Labels], EnergyFigures]) -> tuple[str, str, str]:
+    """Return a line's energy, how much that is worth, and its carbon; empty is unknown, and of notes there is none."""
+    if charge.note is not None:
+        return "", "", ""
+    found = energy.get((charge.total_id, charge.labels), EnergyFigures())
+    return (
+        "" if found.kwh is None else f"{found.kwh:.6f}",
+        found.basis.value,
+        "" if found.carbon_g is None else f"{found.carbon_g:.3f}",
+    )
 
 
 def _write_csv(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge]) -> None:
@@ -161,8 +185,46 @@ def _write_workbook(
         sheet.write_string(0, column, title, head)
     for line, cells in enumerate(_cells(period, charges), start=1):
         for column, (title, text) in enumerate(zip(COLUMNS, cells, strict=True)):
-            if title in NUMBERS:
+            if title in NUMBERS and text:
                 sheet.write_number(line, column, float(text), cents if title == "amount" else None)
             else:
                 sheet.write_string(line, column, text)
+    _write_energy(book, period, teams, head, person=person, now=now)
     book.close()
+
+
+def _write_energy(
+    book: Any, period: BillingPeriod, teams: Sequence[Team], head: Any, *, person: str, now: datetime
+) -> None:
+    """Write a sheet of energy by team, person, device model and day; an empty cell is unknown."""
+    sheet = book.add_worksheet(_("Energy"))
+    titles = (
+        _("By"),
+        _("Name"),
+        _("Energy (kWh)"),
+        _("Basis"),
+        _("Measured (kWh)"),
+        _("Estimated (kWh)"),
+        _("Device-hours unknown"),
+        _("Carbon (kg CO₂e)"),
+        _("Without factor (kWh)"),
+    )
+    sheet.freeze_panes(1, 0)
+    sheet.set_column(0, len(titles) - 1, 18)
+    for column, title in enumerate(titles):
+        sheet.write_string(0, column, title, head)
+    line = 0
+    for by in EnergyBy:
+        for row in energy_of_month(period, teams, by=by, person=person, now=now)[0]:
+            line, used = line + 1, row.figures
+            sheet.write_string(line, 0, str(by.label))
+            sheet.write_string(line, 1, row.name)
+            sheet.write_string(line, 3, str(used.basis.label))
+            if used.kwh is not None:
+                sheet.write_number(line, 2, used.kwh)
+                sheet.write_number(line, 4, used.measured_kwh)
+                sheet.write_number(line, 5, used.estimated_kwh)
+                sheet.write_number(line, 8, used.no_factor_kwh)
+            sheet.write_number(line, 6, used.unknown_s / 3600)
+            if used.carbon_g is not None:
+                sheet.write_number(line, 7, used.carbon_g / 1000)

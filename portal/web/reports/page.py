@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
+from portal.billing.energy import EnergyBy, energy_of_month
 from portal.billing.labels import tag_names
 from portal.billing.models import BillingPeriod
 from portal.billing.report import BY_LABEL, GroupBy, report_of
@@ -20,6 +21,7 @@ from portal.common.errors import NotFound
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_team, visible_teams
 from portal.web.access import rights_of
+from portal.web.energy_figures import shown_energy
 from portal.web.figures import money
 from portal.web.invoices.months import all_months, named
 from portal.web.invoices.rows import gpu_hours
@@ -58,6 +60,7 @@ def page(request: HttpRequest) -> HttpResponse:
     ordering = request.GET.get("ordering", "-cost")
     if ordering.removeprefix("-") not in ORDER:
         ordering = "-cost"
+    energy = energy_of_month(period, teams, by=EnergyBy.TEAM, person=form.person(), now=now)
     rows = report_rows(report, ordering=ordering, person=form.person())
     whole = report.whole
     context = {
@@ -80,6 +83,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "leases": whole.leases,
         "gpu_hours": gpu_hours([whole.share_milli_seconds])[0],
         "unpriced": unpriced_text(report.unpriced),
+        "energy": shown_energy(energy[1]),
         "kinds": files.KINDS,
         "may_mail": rights_of(request).has_anywhere(Role.ADMIN, Role.FINANCE),
         "query": _query(top, form.person()),

@@ -9,11 +9,13 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from portal.billing.energy import EnergyBasis, EnergyFigures
 from portal.billing.models import InvoiceNote
 from portal.billing.report import ChargebackReport, GroupBy
 from portal.billing.selectors import InvoiceView
 from portal.common.templatetags.readable import amount
 from portal.teams.models import Team
+from portal.web.energy_figures import shown_energy
 from portal.web.figures import money
 from portal.web.invoices.rows import PrintedLine, bill
 from portal.web.reports.paper import Paper, PaperColumn, PrintedRow
@@ -94,7 +96,7 @@ def _note_cells(note: InvoiceNote, line: PrintedLine) -> list[str]:
     return [f"{kind} {note.number or ''}".strip(), corrected, "", "", "", _money(line.amount)]
 
 
-def report_paper(report: ChargebackReport, *, of: str) -> Paper:
+def report_paper(report: ChargebackReport, *, of: str, energy: EnergyFigures) -> Paper:
     """Return a report as it is printed; ``of`` names the team or person that it is about, "" for all."""
     month = date_format(report.period.month, "YEAR_MONTH_FORMAT")
     whole, unit = report.whole, report.currency
@@ -107,6 +109,11 @@ def report_paper(report: ChargebackReport, *, of: str) -> Paper:
             (_("Of it accruing"), f"{_money(money(whole.accruing_micro))} {unit}"),
             (_("As of"), date_format(report.period.local(report.until), "DATE_FORMAT")),
         ]
+    used = shown_energy(energy)
+    facts += [
+        (_("Energy"), f"{used.energy} ({used.basis})" if used.energy else used.basis),
+        (_("Carbon"), used.carbon or str(EnergyBasis.UNKNOWN.label)),
+    ]
     if of:
         facts.insert(0, (pgettext("report", "Of whom"), of))
     columns = [PaperColumn(str(GroupBy(report.by).label), figure=False, wide=True), PaperColumn(_("Amount"))]
@@ -150,6 +157,15 @@ def report_paper(report: ChargebackReport, *, of: str) -> Paper:
                 [_("Leases and GPU-hours are those on lines; what still runs counts in amounts alone.")]
                 if not report.is_closed
                 else []
+            ),
+            " ".join(
+                filter(
+                    None,
+                    (
+                        _("Energy and carbon are those of all leases of the month. They are not billed."),
+                        "; ".join(used.notes),
+                    ),
+                )
             ),
             _("Amounts are in %(currency)s. The month is that of the time zone %(zone)s.")
             % {"currency": unit, "zone": report.period.zone},

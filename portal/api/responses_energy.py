@@ -1,0 +1,88 @@
+"""The shapes of answers about energy and carbon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers as s
+
+from portal.api.representations import Row
+from portal.api.responses import ResponseShape
+from portal.billing.energy import EnergyBasis, EnergyFigures
+from portal.billing.models import EnergyFactorKind
+
+
+class EnergyUseAnswer(ResponseShape):
+    """Energy by the counters of devices; null is unknown, never zero."""
+
+    kwh = s.FloatField(allow_null=True, help_text="What is known, measured and estimated together.")
+    basis = s.ChoiceField(EnergyBasis.choices)
+    measured_kwh = s.FloatField(help_text="By counters of devices that were held as a whole.")
+    estimated_kwh = s.FloatField(help_text="By the share of a device, or by its power.")
+    unknown_s = s.IntegerField(help_text="Device-seconds of which nobody knows what they used.")
+    carbon_g = s.FloatField(
+        allow_null=True,
+        help_text="Grams of CO2 equivalent: kWh x PUE x the grid's factor, where both are set.",
+    )
+    no_factor_kwh = s.FloatField(help_text="Energy that is in no carbon, as a factor of its hour is missing.")
+
+
+class EnergyListed(EnergyUseAnswer):
+    """The same of one team, person, device model or day."""
+
+    key = s.CharField()
+    name = s.CharField()
+
+
+class MonthEnergyAnswer(ResponseShape):
+    """The energy of a month, each team by itself alone."""
+
+    month = s.CharField()
+    by = s.CharField()
+    rows = EnergyListed(many=True)
+    total = EnergyUseAnswer()
+
+
+class EnergyFactorAnswer(ResponseShape):
+    """A factor of a site, while it is in force."""
+
+    id = s.IntegerField()
+    kind = s.ChoiceField(EnergyFactorKind.choices)
+    site = s.CharField(allow_blank=True, help_text="Empty: of every site without its own.")
+    value = s.CharField(help_text="Grams of CO2 equivalent per kWh, or the PUE.")
+    source = s.CharField()  # type: ignore[assignment]
+    valid_from = s.DateTimeField()
+    valid_until = s.DateTimeField(allow_null=True)
+
+
+class ImportedFactors(ResponseShape):
+    """What a file of factors added, or would add."""
+
+    rows = s.IntegerField()
+    is_trial = s.BooleanField()
+
+
+class RefusedCounterAnswer(ResponseShape):
+    """A device whose energy counter or power could not be true in so many seconds."""
+
+    node = s.CharField()
+    device = s.IntegerField(help_text="Its index on the node.")
+    seconds = s.IntegerField()
+    last_at = s.DateTimeField()
+
+
+def energy_row(figures: EnergyFigures) -> Row:
+    """Return figures of energy as answers have them."""
+    return {
+        "kwh": _rounded(figures.kwh),
+        "basis": figures.basis,
+        "measured_kwh": _rounded(figures.measured_kwh),
+        "estimated_kwh": _rounded(figures.estimated_kwh),
+        "unknown_s": figures.unknown_s,
+        "carbon_g": _rounded(figures.carbon_g),
+        "no_factor_kwh": _rounded(figures.no_factor_kwh),
+    }
+
+
+def _rounded(value: float | None) -> Any:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,323 @@
+"""Energy and carbon: what leases used by the counters of their devices, and what that comes to by dated factors.
+
+Money never reads this. What nobody measured is unknown, and so is carbon where a factor is missing (docs/adr/0038).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from portal.billing.labels import NONE, read_labels
+from portal.billing.models import BillingPeriod
+from portal.billing.periods import day_starts
+from portal.common.months import Months
+from portal.common.sql import execute, fetch, in_sql
+from portal.leases.models import Lease
+from portal.leases.states import LIVE_ON_NODE
+from portal.teams.labels import Labels
+from portal.teams.models import Team
+
+KWH_MJ = 3_600_000_000  # thousandths of a joule in a kilowatt-hour
+LATE = timedelta(hours=2)  # as with the hours of utilisation: later minutes are in no hour
+# Of a minute at one sample a second: with so many its energy is the whole minute's.
+WHOLE_SAMPLES = 55
+# The energy of a device's minute goes to the leases that held it, each by its share and its seconds. What nobody held
+# is nobody's; where shares, which are rounded up, come to more than the device, each gives way by the same part.
+# Measured is what a counter says of a device that was held as a whole. A part of a device has no counter, and power
+# sampled once a second only comes near it: both are estimates.
+_ROLL_UP = f"""
+WITH held AS MATERIALIZED (
+  SELECT l.id AS lease_id, p.device_id, p.share_milli, n.site, l.activated_at AS since, coalesce(l.ended_at, %(now)s)
+    AS until, p.period
+    FROM (SELECT * FROM leases_lease WHERE node_id = ANY(ARRAY(SELECT id FROM fleet_node)) AND clean_at > %(since)s
+          UNION ALL SELECT * FROM leases_lease WHERE state IN {in_sql(LIVE_ON_NODE)} AND clean_at IS NULL) AS l
+    JOIN leases_placement p ON p.lease_id = l.id JOIN fleet_node n ON n.id = l.node_id
+   WHERE l.activated_at < %(now)s AND (l.ended_at IS NULL OR l.ended_at > %(since)s)),
+part AS (
+  SELECT h.*, m.minute, m.energy_mj, m.power_mean_w, least(m.samples, 60) AS samples,
+         extract(epoch FROM least(h.until, m.minute + interval '1 minute') - greatest(h.since, m.minute)) AS seconds
+    FROM telemetry_minuterollup m JOIN held h ON h.device_id = m.device_id AND h.since < m.minute + interval '1 minute'
+     AND h.until > m.minute AND h.period && tstzrange(m.minute, m.minute + interval '1 minute')
+   WHERE m.minute >= %(since)s AND m.minute < %(now)s AND m.device_id IS NOT NULL
+     AND (m.energy_mj IS NOT NULL OR m.power_mean_w IS NOT NULL)),
+known AS (
+  SELECT lease_id, site, energy_mj IS NOT NULL AND share_milli >= 1000 AS is_measured,
+         greatest(date_trunc('hour', minute, 'UTC'), CASE WHEN minute >= %(month)s THEN %(month)s::timestamptz END)
+           AS begins,
+         seconds * CASE WHEN samples >= {WHOLE_SAMPLES} THEN 1 ELSE samples / 60.0 END AS seconds,
+         coalesce(energy_mj, power_mean_w::numeric * 1000
+             * CASE WHEN samples >= {WHOLE_SAMPLES} THEN 60 ELSE samples END) * share_milli * seconds
+             / greatest(60000, sum(share_milli * seconds) OVER (PARTITION BY device_id, minute)) AS mj
+    FROM part)
+INSERT INTO billing_leaseenergy (lease_id, begins, site, measured_s, measured_mj, estimated_s, estimated_mj)
+SELECT lease_id, begins, min(site), ceil(coalesce(sum(seconds) FILTER (WHERE is_measured), 0)),
+       round(coalesce(sum(mj) FILTER (WHERE is_measured), 0)),
+       ceil(coalesce(sum(seconds) FILTER (WHERE NOT is_measured), 0)),
+       round(coalesce(sum(mj) FILTER (WHERE NOT is_measured), 0))
+  FROM known WHERE begins >= coalesce(billing_closed_until(), '-infinity') GROUP BY 1, 2
+    ON CONFLICT (lease_id, begins) DO UPDATE SET measured_s = excluded.measured_s, measured_mj = excluded.measured_mj,
+       estimated_s = excluded.estimated_s, estimated_mj = excluded.estimated_mj
+ WHERE billing_leaseenergy.measured_s + billing_leaseenergy.estimated_s <= excluded.measured_s + excluded.estimated_s
+"""  # noqa: S608 (our own words)
+# The factors of the hour in which energy was used: that of its site, else the one for all sites.
+_FACTORS = """
+CROSS JOIN LATERAL (SELECT e.measured_mj + e.estimated_mj AS mj) AS used
+LEFT JOIN LATERAL (SELECT value_milli FROM billing_energyfactor
+  WHERE kind = 'carbon' AND site = ANY(ARRAY[e.site, '']) AND valid @> e.begins
+  ORDER BY site DESC LIMIT 1) AS grid ON true
+LEFT JOIN LATERAL (SELECT value_milli FROM billing_energyfactor
+  WHERE kind = 'pue' AND site = ANY(ARRAY[e.site, '']) AND valid @> e.begins
+  ORDER BY site DESC LIMIT 1) AS pue ON true
+"""
+# Milligrams: thousandths of a joule x thousandths of a PUE x milligrams per kWh.
+CARBON_MG = f"used.mj::numeric * pue.value_milli * grid.value_milli / {KWH_MJ * 1000}"
+_SUMS = f"""
+sum(e.measured_s), sum(e.measured_mj), sum(e.estimated_s), sum(e.estimated_mj), sum({CARBON_MG}),
+sum(used.mj) FILTER (WHERE pue.value_milli IS NULL OR grid.value_milli IS NULL)
+"""
+_OF_LEASE = f"SELECT {_SUMS} FROM billing_leaseenergy e {_FACTORS} WHERE e.lease_id = %s"  # noqa: S608 (our own words)
+# Leases of a month, or of its days, with what they held and what is known of it.
+_OF_MONTH = """
+SELECT key, max(name), sum(held), sum(measured_s), sum(measured_mj), sum(estimated_s), sum(estimated_mj), sum(mg),
+       sum(no_factor)
+  FROM (
+    SELECT {key} AS key, {name} AS name, own.*, l.count * extract(epoch FROM
+             least(coalesce(l.ended_at, %(now)s), s.ends) - greatest(l.activated_at, s.begins)) AS held
+      FROM leases_lease l JOIN unnest(%(days)s::text[], %(begins)s::timestamptz[], %(ends)s::timestamptz[])
+        AS s (day, begins, ends) ON l.activated_at < s.ends AND coalesce(l.ended_at, %(now)s) > s.begins
+      JOIN catalog_flavor f ON f.id = l.flavor_id JOIN fleet_devicemodel m ON m.id = f.device_model_id
+      JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id
+     CROSS JOIN LATERAL (
+       SELECT {sums} FROM billing_leaseenergy e {factors}
+        WHERE e.lease_id = l.id AND e.begins >= s.begins AND e.begins < s.ends) AS own
+       (measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor)
+     WHERE l.team_id = ANY(%(teams)s) AND l.activated_at IS NOT NULL AND l.not_after > %(since)s
+       AND %(person)s IN ('', u.username)) AS leases
+ GROUP BY 1
+"""
+# The energy of an hour by usage record: each record of the lease has as much of it as it has of their seconds in that
+# hour. Adjustments of earlier months have none. Words in braces are for who writes the statement.
+RECORD_ENERGY = f"""
+SELECT record_id, sum(measured_s * part) AS measured_s, sum(measured_mj * part) AS measured_mj,
+       sum(estimated_s * part) AS estimated_s, sum(estimated_mj * part) AS estimated_mj, sum(mg * part) AS mg,
+       sum(no_factor * part) AS no_factor
+  FROM (
+    SELECT u.id AS record_id, e.measured_s, e.measured_mj, e.estimated_s, e.estimated_mj, {CARBON_MG} AS mg,
+           CASE WHEN pue.value_milli IS NULL OR grid.value_milli IS NULL THEN used.mj END AS no_factor,
+           own.seconds / sum(own.seconds) OVER (PARTITION BY e.id) AS part
+      FROM billing_leaseenergy e JOIN billing_usagerecord u ON u.lease_id = e.lease_id
+       AND u.span && tstzrange(e.begins, least(e.begins + interval '1 hour', {{until}}))
+     CROSS JOIN LATERAL (SELECT extract(epoch FROM least(upper(u.span), e.begins + interval '1 hour', {{until}})
+             - greatest(lower(u.span), e.begins)) AS seconds) AS own
+      {_FACTORS}
+     WHERE u.period_id = {{period}} AND u.late_for_id IS NULL AND e.begins >= {{since}} AND e.begins < {{until}}
+    ) AS parts
+ GROUP BY 1
+"""  # noqa: S608 (our own words)
+_BY_RECORD = RECORD_ENERGY.format(
+    period="%(period)s", since="%(since)s::timestamptz", until="%(until)s::timestamptz"
+)
+_OF_LINES = f"""
+SELECT t.id, u.label_id, sum(x.measured_s), sum(x.measured_mj), sum(x.estimated_s), sum(x.estimated_mj), sum(x.mg),
+       sum(x.no_factor)
+  FROM ({_BY_RECORD}) AS x
+  JOIN billing_usagerecord u ON u.id = x.record_id JOIN leases_lease l ON l.id = u.lease_id
+  JOIN billing_usagetotal t ON t.period_id = u.period_id AND t.team_id = u.team_id AND t.user_id = l.user_id
+   AND t.flavor_id = l.flavor_id AND t.micro_per_hour = u.micro_per_hour AND t.currency = u.currency
+   AND t.late_for_id IS NULL
+ GROUP BY 1, 2
+"""  # noqa: S608 (our own words)
+_REFUSED = """
+SELECT n.name, d.index, sum(r.energy_refused), max(r.minute) FROM telemetry_minuterollup r
+  JOIN fleet_device d ON d.id = r.device_id JOIN fleet_node n ON n.id = d.node_id
+ WHERE r.minute >= %s AND r.energy_refused > 0 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 100
+"""
+
+
+class EnergyBasis(models.TextChoices):
+    """How much a figure of energy is worth."""
+
+    MEASURED = "measured", pgettext_lazy("energy", "measured")
+    ESTIMATED = "estimated", pgettext_lazy("energy", "estimated")
+    UNKNOWN = "unknown", pgettext_lazy("energy", "unknown")
+
+
+class EnergyBy(models.TextChoices):
+    """What the rows of a list of energy are."""
+
+    TEAM = "team", _("Team")
+    PERSON = "person", _("Person")
+    DEVICE_MODEL = "device_model", pgettext_lazy("report", "Device model")
+    DAY = "day", pgettext_lazy("report", "Day")
+
+
+_KEYS = {
+    EnergyBy.TEAM: ("t.slug", "t.name"),
+    EnergyBy.PERSON: ("u.username", "coalesce(nullif(u.display_name, ''), u.username)"),
+    EnergyBy.DEVICE_MODEL: ("m.name", "m.name"),
+    EnergyBy.DAY: ("s.day", "s.day"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyFigures:
+    """Energy of leases in thousandths of a joule, of ``held_s`` device-seconds in which they were active.
+
+    ``carbon_mg`` counts what has both its factors; ``no_factor_mj`` is the energy that lacks one.
+    """
+
+    held_s: int = 0
+    measured_s: int = 0
+    measured_mj: int = 0
+    estimated_s: int = 0
+    estimated_mj: int = 0
+    carbon_mg: int | None = None
+    no_factor_mj: int = 0
+
+    @property
+    def unknown_s(self) -> int:
+        """Return the device-seconds of which nobody knows what they used."""
+        return max(0, self.held_s - self.measured_s - self.estimated_s)
+
+    @property
+    def basis(self) -> EnergyBasis:
+        """Say whether all that is known was measured, some was estimated, or nothing is known."""
+        if not self.measured_s + self.estimated_s:
+            return EnergyBasis.UNKNOWN
+        return EnergyBasis.ESTIMATED if self.estimated_s else EnergyBasis.MEASURED
+
+    @property
+    def kwh(self) -> float | None:
+        """Return what is known in kilowatt-hours; None where nothing is."""
+        known = self.basis != EnergyBasis.UNKNOWN
+        return (self.measured_mj + self.estimated_mj) / KWH_MJ if known else None
+
+    @property
+    def measured_kwh(self) -> float:
+        """Return what counters of whole devices say."""
+        return self.measured_mj / KWH_MJ
+
+    @property
+    def estimated_kwh(self) -> float:
+        """Return what follows from shares of devices and from power."""
+        return self.estimated_mj / KWH_MJ
+
+    @property
+    def no_factor_kwh(self) -> float:
+        """Return the energy that is in no carbon."""
+        return self.no_factor_mj / KWH_MJ
+
+    @property
+    def carbon_g(self) -> float | None:
+        """Return grams of CO2 equivalent of the energy that has its factors; None where nothing has."""
+        return None if self.carbon_mg is None else self.carbon_mg / 1000
+
+    def __add__(self, other: EnergyFigures) -> EnergyFigures:
+        """Return both together."""
+        carbon = [mg for mg in (self.carbon_mg, other.carbon_mg) if mg is not None]
+        return EnergyFigures(
+            self.held_s + other.held_s,
+            self.measured_s + other.measured_s,
+            self.measured_mj + other.measured_mj,
+            self.estimated_s + other.estimated_s,
+            self.estimated_mj + other.estimated_mj,
+            sum(carbon) if carbon else None,
+            self.no_factor_mj + other.no_factor_mj,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyRow:
+    """What a team, a person, a device model or a day used in a month; each team is itself alone."""
+
+    key: str
+    name: str
+    figures: EnergyFigures
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCounter:
+    """A device whose counter or power could not be true in so many seconds, last in the minute ``at``."""
+
+    node: str
+    index: int
+    seconds: int
+    at: datetime
+
+
+def roll_up_energy(*, now: datetime) -> int:
+    """Make the hours that may still grow anew from their minutes; returns how many rows it wrote. Safe to repeat."""
+    since = (now - LATE).replace(minute=0, second=0, microsecond=0)
+    if now.minute >= 15:  # the hour before is complete but for minutes that came late
+        since = now.replace(minute=0, second=0, microsecond=0)
+    month, _next = Months().bounds(now)
+    return execute(_ROLL_UP, {"now": now, "since": since, "month": month})
+
+
+def energy_of_lease(lease: Lease, *, now: datetime) -> EnergyFigures:
+    """Return what a lease has used so far; two queries at most, none before it was active."""
+    if lease.activated_at is None:
+        return EnergyFigures()
+    (row,) = fetch(_OF_LEASE, [lease.pk])
+    held = ((lease.ended_at or now) - lease.activated_at).total_seconds() * lease.count
+    return _figures(held, *row)
+
+
+def energy_of_month(
+    period: BillingPeriod, teams: Sequence[Team], *, by: EnergyBy, person: str = "", now: datetime
+) -> tuple[list[EnergyRow], EnergyFigures]:
+    """Return what a month's leases of these teams used, by team, person, device model or day; and all together.
+
+    An hour that crosses the begin of a day counts on the day in which it begins.
+    """
+    if by == EnergyBy.DAY:
+        starts = day_starts(period)
+        days = [f"{period.month.replace(day=n)}" for n in range(1, len(starts))]
+    else:
+        starts, days = [period.starts_at, period.ends_at], [""]
+    key, name = _KEYS[by]
+    given: dict[str, Any] = {
+        "now": min(now, period.ends_at), "since": period.starts_at, "teams": [team.pk for team in teams], "days": days,
+        "begins": starts[:-1], "ends": starts[1:], "person": person,
+    }  # fmt: skip
+    found = fetch(_OF_MONTH.format(key=key, name=name, sums=_SUMS, factors=_FACTORS), given)
+    rows = [EnergyRow(key, name, _figures(*values)) for key, name, *values in found]
+    whole = EnergyFigures()
+    for row in rows:
+        whole += row.figures
+    if by == EnergyBy.DAY:
+        return sorted(rows, key=lambda row: row.key), whole
+    return sorted(rows, key=lambda row: (-(row.figures.kwh or 0), row.name.lower())), whole
+
+
+def energy_of_lines(period: BillingPeriod) -> dict[tuple[int, Labels], EnergyFigures]:
+    """Return the energy behind the lines of a month, by total and by the labels that its usage is filed under."""
+    given = {"period": period.pk, "since": period.starts_at, "until": period.ends_at}
+    rows = fetch(_OF_LINES, given)
+    known = read_labels(label for _total, label, *_sums in rows if label is not None)
+    found: dict[tuple[int, Labels], EnergyFigures] = {}
+    for total, label, *sums in rows:
+        key = (total, NONE if label is None else known[label])
+        found[key] = found.get(key, EnergyFigures()) + _figures(0, *sums)
+    return found
+
+
+def refused_counters(*, since: datetime) -> list[RefusedCounter]:
+    """Return the devices whose counter or power could not be true lately, the worst first."""
+    return [RefusedCounter(*row) for row in fetch(_REFUSED, [since])]
+
+
+def _figures(held: Any, *sums: Any) -> EnergyFigures:
+    measured_s, measured_mj, estimated_s, estimated_mj, carbon_mg, no_factor_mj = sums
+    return EnergyFigures(
+        int(held or 0), math.ceil(measured_s or 0), round(measured_mj or 0), math.ceil(estimated_s or 0),
+        round(estimated_mj or 0),        None if carbon_mg is None else round(carbon_mg), round(no_factor_mj or 0),
+    )  # fmt: skip

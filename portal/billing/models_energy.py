@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.db import models
+from django.db.models import F, Func, Q
+from django.db.models.functions import Cast
+from django.utils.translation import gettext_lazy as _
+
+from portal.leases.models import Lease
+
+# Texts as numbers: PostgreSQL excludes ranges of numbers without an extension, texts only with one.
+_KIND = Cast(Func(F("kind"), function="hashtext"), models.BigIntegerField())
+_SITE = Cast(Func(F("site"), function="hashtext"), models.BigIntegerField())
+
+
+class LeaseEnergy(models.Model):
+    """What a lease's devices used in one hour from ``begins`` on, where a month begins within it up to there.
+
+    Thousandths of a joule, and the device-seconds in which that was known: measured by the counter of a device that
+    the lease held as a whole, estimated from its power or its share of a device. ``site`` is copied from the node.
+    Made of minutes again and again until they are all in; never money.
+    """
+
+    lease = models.ForeignKey(Lease, on_delete=models.CASCADE, related_name="+", db_index=False)
+    begins = models.DateTimeField()
+    site = models.CharField(max_length=60, blank=True)
+    measured_s = models.PositiveIntegerField()
+    measured_mj = models.PositiveBigIntegerField()
+    estimated_s = models.PositiveIntegerField()
+    estimated_mj = models.PositiveBigIntegerField()
+
+    class Meta:
+        ordering = ["lease", "begins"]
+        constraints = [
+            models.UniqueConstraint(fields=["lease", "begins"], name="energy_once_per_hour"),
+            models.CheckConstraint(
+                condition=(Q(measured_s__gte=1) | Q(measured_mj=0))
+                & (Q(estimated_s__gte=1) | Q(estimated_mj=0)),
+                name="energy_has_time",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.lease_id} {self.begins}"
+
+
+class EnergyFactorKind(models.TextChoices):
+    """What a factor says: grams of CO2 equivalent per kWh, or energy of the building per energy of the devices."""
+
+    CARBON = "carbon", _("Grid, g CO₂e per kWh")
+    PUE = "pue", _("PUE")
+
+
+class EnergyFactor(models.Model):
+    """A dated factor of a site, "" for every site without its own, with where the figure is from.
+
+    ``value_milli`` is in thousandths: of a gram per kWh, or of the PUE. Once begun it can only be given an end.
+    """
+
+    kind = models.CharField(max_length=6, choices=EnergyFactorKind.choices)
+    site = models.CharField(max_length=60, blank=True)
+    value_milli = models.PositiveIntegerField()
+    source = models.CharField(max_length=200)
+    valid = DateTimeRangeField()
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["kind", "site", "valid"]
+        constraints = [
+            ExclusionConstraint(
+                name="one_energy_factor_at_a_time",
+                expressions=[
+                    (Func(_KIND, _KIND + 1, function="int8range"), RangeOperators.OVERLAPS),
+                    (Func(_SITE, _SITE + 1, function="int8range"), RangeOperators.OVERLAPS),
+                    ("valid", RangeOperators.OVERLAPS),
+                ],
+            ),
+            models.CheckConstraint(
+                condition=Q(kind=EnergyFactorKind.CARBON, value_milli__lte=5_000_000)
+                | Q(kind=EnergyFactorKind.PUE, value_milli__gte=1000, value_milli__lte=10_000),
+                name="energy_factor_possible",
+            ),
+            models.CheckConstraint(condition=~Q(source=""), name="energy_factor_has_a_source"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.site} {self.value_milli}"
