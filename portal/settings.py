@@ -358,7 +358,8 @@ SESSION_COOKIE_AGE = read_whole(env, "BERTH_SESSION_MOST_S", default=604_800, le
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
+# A file that finance imports comes in a form: at most 2 MiB of text, which a browser sends as it is.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 3 * 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 DATA_UPLOAD_MAX_NUMBER_FILES = 0
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"

@@ -18,14 +18,22 @@ _UNCLEAN = re.compile("[\x00\ud800-\udfff]")
 class StrictJSONParser(JSONParser):
     """JSON without surprises: no duplicate keys, no NaN, no NUL, bounded size and depth."""
 
+    most_bytes = MAX_BYTES
+
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         """Return the decoded body, or raise MalformedBody or BodyTooLarge saying what is wrong with it."""
-        raw = stream.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
+        raw = stream.read(self.most_bytes + 1)
+        if len(raw) > self.most_bytes:
             raise BodyTooLarge
         return decode(raw)
+
+
+class FileParser(StrictJSONParser):
+    """The same for a body that holds a file which finance imports."""
+
+    most_bytes = 3 * MAX_BYTES
 
 
 def decode(raw: bytes) -> Any:

@@ -35,6 +35,7 @@ SELECT max(p.month) FROM billing_billingperiod p
  WHERE p.state <> %s OR EXISTS (SELECT FROM billing_usagetotal t WHERE p.id IN (t.period_id, t.late_for_id))
     OR EXISTS (SELECT FROM billing_invoice i WHERE i.period_id = p.id)
     OR EXISTS (SELECT FROM billing_invoicenote n WHERE n.period_id = p.id)
+    OR EXISTS (SELECT FROM billing_financeimport f WHERE f.period_id = p.id)
 """
 
 

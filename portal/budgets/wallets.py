@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -157,6 +157,40 @@ _REFUSALS = {
     "wallet_closed": lambda: _("This wallet is closed. Open it again first."),
     "wallet_covers_it": lambda: _("There is not so much to pay out: what leases hold stays until they are settled."),
 }  # fmt: skip
+
+
+def post_together(
+    amounts: Mapping[int, int], *, reference: str, actor: User, now: datetime
+) -> list[WalletMovement]:
+    """Write a movement into the wallet of each team, by team id, all with one reference; zero moves nothing.
+
+    Call in a transaction, the wallets locked. Raises Conflict naming the wallet that is closed or has not so much.
+    """
+    wallets = Wallet.objects.select_related("team").filter(team__in=amounts).order_by("pk")
+    rows = [
+        WalletMovement(
+            wallet=wallet, kind=MovementKind.TOP_UP if amount > 0 else MovementKind.PAY_OUT, amount_micro=amount,
+            reference=reference, made_by=actor, at=now,
+        )
+        for wallet in wallets
+        if (amount := amounts[wallet.team_id])
+    ]  # fmt: skip
+    for row in rows:
+        # The database says so as well; here the wallet can be named.
+        if row.amount_micro > 0 and not row.wallet.is_open:
+            raise Conflict(
+                _("The wallet of %(team)s is closed. Open it again first.") % {"team": row.wallet.team}
+            )
+        if row.amount_micro < 0 and row.wallet.balance_micro + row.amount_micro < 0:
+            raise Conflict(
+                _("The wallet of %(team)s has not so much left: leases hold it, or it was paid out.")
+                % {"team": row.wallet.team}
+            )
+    made = WalletMovement.objects.bulk_create(rows)
+    if made:
+        outbox.add(outbox.RUN_CYCLE, key=reference.replace(" ", "-"), at=now)
+        outbox.nudge_on_commit(outbox.RUN_CYCLE)
+    return made
 
 
 def post(wallet: Wallet, kind: str, amount_micro: int, *, at: datetime, **facts: Any) -> WalletMovement:

@@ -30,6 +30,7 @@ from portal.cli import (
     formatting,
     health,
     idle,
+    imports,
     invitations,
     jobs,
     labels,
@@ -256,6 +257,7 @@ app.add_typer(idle.app, name="idle")
 app.add_typer(alerts.app, name="alert")
 app.add_typer(budgets.app, name="budget")
 app.add_typer(wallets.app, name="wallet")
+app.add_typer(imports.app, name="import")
 app.add_typer(quotas.quota, name="quota")
 app.add_typer(quotas.cohort, name="cohort")
 app.add_typer(quotas.priority, name="priority")

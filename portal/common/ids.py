@@ -76,3 +76,8 @@ def alert_uid() -> str:
 def silence_uid() -> str:
     """Return a name for a silence of alerts."""
     return new_uid("sil")
+
+
+def import_uid() -> str:
+    """Return a name for an import of finance."""
+    return new_uid("imp")

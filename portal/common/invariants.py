@@ -273,6 +273,19 @@ INVARIANTS = (
            OR NOT coalesce(s.is_running, true)""",
     ),
     Invariant(
+        "imports_are_whole",
+        "An import has as many rows as its file, each balance in it a movement; what undoes one negates its rows.",
+        """SELECT f.uid FROM billing_financeimport f LEFT JOIN billing_openingbalance o ON o.book_id = f.id
+           LEFT JOIN billing_openingbalance b ON b.book_id = f.reverses_id AND b.line = o.line
+           WHERE f.kind = 'balances' GROUP BY f.id HAVING count(o.id) <> f.rows
+           OR bool_or(f.reverses_id IS NOT NULL AND (o.team_id, o.balance_micro, o.used_micro)
+             IS DISTINCT FROM (b.team_id, -b.balance_micro, -b.used_micro))
+           OR bool_or(coalesce(o.balance_micro, 0) <> 0 AND NOT EXISTS (
+             SELECT 1 FROM budgets_walletmovement m JOIN budgets_wallet w ON w.id = m.wallet_id
+             WHERE w.team_id = o.team_id AND m.amount_micro = o.balance_micro
+             AND m.reference = 'opening balance ' || f.uid))""",
+    ),
+    Invariant(
         "holds_are_their_movements",
         "A lease holds of a wallet what its movements say, until it is settled, once.",
         """SELECT coalesce(h.lease_id, m.lease_id) FROM budgets_wallethold h FULL JOIN (
@@ -434,6 +447,7 @@ MONEY = tuple(
         "notes_within_their_lines",
         "notes_are_their_lines",
         "wallets_add_up",
+        "imports_are_whole",
         "holds_are_their_movements",
         "wallets_settle_usage",
         "usage_pays_its_price",

@@ -106,6 +106,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("periods", _("Billing periods"), "calendar", section=_("Finance")))
         entries.append(NavigationEntry("notes", _("Credit and debit notes"), "pencil", section=_("Finance")))
         entries.append(NavigationEntry("wallets", _("Wallets"), "coin", section=_("Finance")))
+        entries.append(NavigationEntry("imports", _("Imports"), "file-invoice", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
         entries.append(NavigationEntry("discounts", _("Discounts"), "tag", section=_("Finance")))
         entries.append(NavigationEntry("projects", _("Projects"), "tag", section=_("Finance")))

@@ -30,6 +30,7 @@ from portal.web.budgets import page as budgets
 from portal.web.cluster import page as cluster
 from portal.web.contact_points import page as contact_points
 from portal.web.idle import page as idle
+from portal.web.imports import page as imports
 from portal.web.invoices import notes
 from portal.web.invoices import page as invoices
 from portal.web.invoices import periods as invoices_periods
@@ -134,6 +135,10 @@ urlpatterns = [
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
     path("finance/months/<str:month>/rehearsal/", invoices_periods.rehearsal, name="rehearsal"),
     path("finance/wallets/", wallets.page, name="wallets"),
+    path("finance/imports/", imports.page, name="imports"),
+    path("finance/imports/balances/", imports.balances, name="import_balances"),
+    path("finance/imports/<str:uid>/", imports.one, name="import"),
+    path("finance/imports/<str:uid>/undo/", imports.undo, name="import_undo"),
     path("finance/capacity/", capacity.page, name="capacity_now"),
     path("finance/months/<str:month>/capacity/", capacity.page, name="capacity"),
     path("finance/months/<str:month>/capacity/<str:uuid>/", capacity.device, name="capacity_device"),

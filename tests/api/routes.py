@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from portal.billing.imports import text_digest
 from tests.portal.builders import PASSWORD
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILPxGeb86E9Ny6pmjXf8Ja4MXo47LZUX5zSmaYUfvhuB bob@laptop"
@@ -39,6 +40,7 @@ MISSING = {
     "rule": "999999999",
     "project": "no-such-project",
     "mailing": "999999999",
+    "import": "imp-0000000000000000",
     "idle_rule": "999999999",
     "alert": "alt-0000000000000000",
     "alert_rule": "999999999",
@@ -123,6 +125,7 @@ BUDGET = {
     ],
 }
 MAILING = {"formats": ["csv"], "recipients": ["finance"]}
+OPENING = f"team,used,currency,as_of\nrobotics,10,EUR,{datetime.now(UTC):%Y-%m-%d}\n"
 TOP_UP = {"kind": "top_up", "amount": "100.00", "reference": "transfer 1"}
 # Not offered, so that nobody asks whether it answers.
 PROVIDER = {
@@ -196,6 +199,11 @@ ROUTES = (
     Route("GET", "teams/{team}/budgets/{budget}/", is_foreign=True),
     Route("PUT", "teams/{team}/budgets/{budget}/", "finance", CHANGED_BUDGET, 200, True, {"If-Match": '"1"'}),
     Route("DELETE", "teams/{team}/budgets/{budget}/", "finance", None, 204, True),
+    Route("GET", "imports/", "finance"),
+    Route("POST", "imports/balances/preview/", "finance", {"csv": OPENING}),
+    Route("POST", "imports/balances/", "finance", {"csv": OPENING, "digest": text_digest(OPENING)}, 201),
+    Route("GET", "imports/{import}/", "finance", is_foreign=True),
+    Route("POST", "imports/{import}/undo/", "finance", None, 201, True),
     Route("GET", "wallets/"),
     Route("GET", "teams/{team}/wallet/", is_foreign=True),
     Route("PUT", "teams/{team}/wallet/", "finance", {"at_zero": "preemptible"}, 200, True),

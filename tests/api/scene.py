@@ -21,11 +21,13 @@ from portal.audit.invitations import invite
 from portal.audit.sign_ins import add_ssh_key
 from portal.billing.closing import close_period
 from portal.billing.energy_factors import add_factor
+from portal.billing.imports import text_digest
 from portal.billing.labels import add_project
 from portal.billing.mailings import MailingWish, set_mailing
 from portal.billing.metering import meter_all
 from portal.billing.models import InvoiceLine
 from portal.billing.notes import propose_note
+from portal.billing.opening_balances import apply_balances
 from portal.billing.refunds import set_refund_rule
 from portal.billing.selectors import invoice_view, period_of
 from portal.budgets.periods import month_start
@@ -308,7 +310,12 @@ def _notes(world: World) -> dict[str, str]:
         team=world.team("perception"), wish=MailingWish(None, ["csv"], "en", ["finance"]),
         rights=world.rights("finance"), now=world.now,
     )  # fmt: skip
+    opening = f"team,used,currency,as_of\nspeech,10,EUR,{datetime.now(UTC):%Y-%m-%d}\n"
+    brought = apply_balances(
+        opening, digest=text_digest(opening), rights=world.rights("finance"), now=datetime.now(UTC)
+    )
     return {
+        "import": brought.uid,
         "mailing": str(mailing.pk),
         "project": "EU-4711",
         "note": made[0].uid,

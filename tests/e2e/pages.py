@@ -114,6 +114,25 @@ def _mailing_added(page: Any) -> None:
     page.locator("main td a").first.wait_for()
 
 
+def _opening_previewed(page: Any) -> None:
+    today = datetime.now(UTC).date()
+    rows = f"robotics,,10,EUR,{today}\nnobody,5,,EUR,{today}\n"
+    page.locator("#id_csv").fill(f"team,balance,used,currency,as_of\n{rows}")
+    page.locator("button[value=preview]").click()
+    page.locator(".field-error").first.wait_for()
+
+
+def _opening_imported(page: Any) -> None:
+    if page.locator("main td a").count():
+        return
+    page.goto(page.url + "balances/")
+    page.locator("#id_csv").fill(f"team,used,currency,as_of\nrobotics,10,EUR,{datetime.now(UTC).date()}\n")
+    page.locator("button[value=preview]").click()
+    page.locator("button[value=apply]").click()
+    page.locator("form[action$='/undo/']").wait_for()
+    page.goto(page.url.partition("imp-")[0])
+
+
 def _project_added(page: Any) -> None:
     if not page.locator("main td a").count():
         page.locator("#id_code").fill("EU-4711")
@@ -332,6 +351,16 @@ PAGES = (
     Page("mailing", "finance", first("/finance/mailings/", r"/finance/mailings/\d+/"), "mailing"),
     Page("energy", "finance", "/reports/energy/", "energy"),
     Page("energy-factors", "finance", "/finance/energy-factors/", "energy_factors"),
+    Page("imports", "finance", "/finance/imports/", "imports", act=_opening_imported),
+    Page("import", "finance", first("/finance/imports/", r"/finance/imports/imp-[0-9a-z]+/"), "import"),
+    Page(
+        "import-balances",
+        "finance",
+        "/finance/imports/balances/",
+        "import_balances",
+        act=_opening_previewed,
+        expect="422",
+    ),
     Page("waste", "finance", "/reports/waste/", "waste"),
     Page("projects", "finance", "/finance/projects/", "projects", act=_project_added),
     Page("project", "finance", first("/finance/projects/", r"/finance/projects/[^/\"]+/"), "project"),

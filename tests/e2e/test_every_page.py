@@ -41,6 +41,7 @@ NOT_PAGES = {
     "report_file", "rate_withdraw", "rate_move", "invoice_pdf", "note_decide", "note_withdraw", "refund_withdraw",
     "mailing_send", "mailing_remove",
     "energy_factor_end", "energy_factor_import",
+    "import_undo",
     "discount_end", "deputy_end", "see_as_end",
     "idle_rule_remove", "idle_snooze",
     "alert_acknowledge", "alert_rule_switch", "alert_rule_remove", "silence_make", "silence_end",

@@ -9,9 +9,11 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from portal.billing.closing import close_period
+from portal.billing.imports import text_digest
 from portal.billing.metering import meter_all
 from portal.billing.models import InvoiceLine
 from portal.billing.notes import approve_note, propose_note
+from portal.billing.opening_balances import apply_balances
 from portal.billing.selectors import period_of
 from portal.billing.settlement import settle_wallets
 from portal.budgets.wallets import move_by_hand, open_wallet
@@ -59,6 +61,7 @@ CORRUPTIONS = {
     "notes_are_their_lines": "UPDATE billing_invoicenote SET period_id ="
     " (SELECT id FROM billing_billingperiod WHERE state = 'closed')",
     "wallets_add_up": "UPDATE budgets_wallet SET balance_micro = balance_micro + 1",
+    "imports_are_whole": "UPDATE billing_openingbalance SET balance_micro = 20000",
     "holds_are_their_movements": "DELETE FROM budgets_wallethold",
     "wallets_settle_usage": "UPDATE budgets_walletmovement SET cost_micro = cost_micro + 1",
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
@@ -119,6 +122,8 @@ def _prepay(world: World) -> None:
     who = {"team": world.team("language"), "actor": world.user("finance"), "rights": world.rights("finance")}
     open_wallet(**who, at_zero="block", now=world.now)  # type: ignore[arg-type]
     move_by_hand(**who, kind="top_up", amount_micro=10**9, reference="transfer", now=world.now)  # type: ignore[arg-type]
+    text = f"team,balance,currency,as_of\nlanguage,7.50,EUR,{world.now:%Y-%m-%d}\n"
+    apply_balances(text, digest=text_digest(text), rights=world.rights("finance"), now=world.now)
 
 
 def test_an_honest_installation_keeps_every_promise(busy: World) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +9,7 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.common.clock import db_now
+from portal.common.csv_rows import read_rows, unusable
 from portal.common.errors import BerthError, Invalid
 from portal.leases.bulk import submit_bulk
 from portal.leases.models import LeaseRequest
@@ -55,35 +54,20 @@ def read_csv(text: str, *, teams: Sequence[Team], rights: Rights) -> list[CsvLin
 
     Columns are separated by commas or semicolons. A team may be left out by somebody who asks for one alone.
     """
-    text = text.removeprefix("\ufeff").strip("\r\n")
-    head = text.partition("\n")[0]
-    try:
-        rows = list(
-            csv.reader(io.StringIO(text), delimiter=";" if head.count(";") > head.count(",") else ",")
-        )
-    except csv.Error as error:
-        raise _unusable(_("This is no CSV file: %(why)s.") % {"why": error}) from error
-    if not rows or not any(cell.strip() for cell in rows[0]):
-        raise _unusable(_("The first line names the columns, for example: flavor,hours,count,name"))
-    names = [cell.strip().lower() for cell in rows[0]]
-    unknown = [name for name in names if name not in COLUMNS]
-    if unknown or len(set(names)) < len(names):
-        known = ", ".join(COLUMNS)
-        raise _unusable(_("Use each of these columns once at most: %(known)s.") % {"known": known})
-    filled = [(n, row) for n, row in enumerate(rows[1:], start=2) if any(cell.strip() for cell in row)]
+    filled = read_rows(text, columns=COLUMNS, example="flavor,hours,count,name").rows
     if not 1 <= len(filled) <= MOST_LINES:
-        raise _unusable(_("Ask for 1 to %(n)d lines at once.") % {"n": MOST_LINES})
+        raise unusable(_("Ask for 1 to %(n)d lines at once.") % {"n": MOST_LINES})
     may_go_first = rights.has_anywhere(Role.ADMIN)
     lines = []
-    for number, row in filled:
-        values = {COLUMNS[name]: cell.strip() for name, cell in zip(names, row, strict=False)}
+    for row in filled:
+        values = {COLUMNS[name]: cell for name, cell in row.cells.items()}
         if values.get("is_preemptible", "").lower() in NO:
             values.pop("is_preemptible", None)
         if len(teams) == 1 and not values.get("team"):
             values["team"] = teams[0].slug
         values["count"] = values.get("count") or "1"
-        line = CsvLine(number, RequestForm(values, teams=teams, may_go_first=may_go_first))
-        if len(row) > len(names):
+        line = CsvLine(row.number, RequestForm(values, teams=teams, may_go_first=may_go_first))
+        if row.is_too_long:
             line.faults.append(("", _("There are more cells than columns.")))
         for name, errors in line.form.errors.items():
             line.faults += [("" if name == "__all__" else name, str(error)) for error in errors]
@@ -121,7 +105,3 @@ def refusal_of(lines: Sequence[CsvLine]) -> BerthError:
         for column, why in line.faults
     ]
     return Invalid(fields={"csv": said})
-
-
-def _unusable(sentence: str) -> Invalid:
-    return Invalid(fields={"csv": sentence})

@@ -1,0 +1,197 @@
+"""Files of finance: a pasted or chosen CSV file, its preview, applying all of it or nothing, and undoing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from django import forms
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.billing.imports import (
+    MOST_ROWS,
+    MOST_TEXT,
+    imports_in_sight,
+    require_finance,
+    undoable,
+    visible_import,
+)
+from portal.billing.models import FinanceImport
+from portal.billing.opening_balances import (
+    EXAMPLE,
+    BalanceLine,
+    BalancePreview,
+    apply_balances,
+    preview_balances,
+    undo_balances,
+)
+from portal.common.clock import db_now
+from portal.common.errors import BerthError, Invalid
+from portal.web.access import done, refused, rights_of
+from portal.web.figures import money
+
+SHOWN = 200
+PER_PAGE = 50
+
+
+class _Faulty(Protocol):
+    faults: list[tuple[str, str]]
+
+
+Line = TypeVar("Line", bound=_Faulty)
+
+
+class ImportForm(forms.Form):
+    """The text of a CSV file, and the digest of what was previewed of it."""
+
+    csv = forms.CharField(
+        label=gettext_lazy("Lines"),
+        max_length=MOST_TEXT,
+        strip=False,
+        help_text=gettext_lazy("The first line names the columns. Paste it, or choose a file."),
+        widget=forms.Textarea(
+            {"class": "form-control code", "rows": 10, "spellcheck": "false", "autocomplete": "off"}
+        ),
+    )
+    digest = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """List what was imported."""
+    require_finance(rights_of(request))
+    shown = Paginator(imports_in_sight(rights_of(request)), PER_PAGE).get_page(request.GET.get("page"))
+    return render(request, "web/imports.html", {"page": shown, "rows": [import_row(one) for one in shown]})
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def balances(request: HttpRequest) -> HttpResponse:
+    """Show the form for opening balances; a POST previews what each row would do, or applies them all."""
+    rights = rights_of(request)
+    require_finance(rights)
+    form = ImportForm(request.POST if request.method == "POST" else None)
+    if not form.is_bound or not form.is_valid():
+        return _balances(request, form, None, 422 if form.is_bound else 200)
+    text, digest = form.cleaned_data["csv"], form.cleaned_data["digest"]
+    try:
+        found = preview_balances(text, rights=rights, now=db_now())
+        if request.POST.get("action") == "apply" and found.is_ready:
+            made = apply_balances(text, digest=digest, rights=rights, now=db_now())
+            said = ngettext("%(n)d row is imported.", "%(n)d rows are imported.", made.rows) % {
+                "n": made.rows
+            }
+            return done(request, said, "web:import", made.uid)
+    except BerthError as error:
+        if error.status in (403, 404):
+            raise
+        sentences = list(error.fields.values()) if isinstance(error, Invalid) else [error.detail]
+        for sentence in sentences:
+            form.add_error("csv", sentence)
+        return _balances(request, form, None, 422)
+    return _balances(request, form, found, 200 if found.is_ready else 422)
+
+
+def _balances(
+    request: HttpRequest, form: ImportForm, found: BalancePreview | None, status: int
+) -> HttpResponse:
+    lines = shown_lines(found.lines) if found else []
+    context: dict[str, Any] = {
+        "form": form,
+        "found": found,
+        "rows": [_balance_row(line) for line in lines],
+        "faulty": sum(bool(line.faults) for line in found.lines) if found else 0,
+        "balance": money(found.balance_micro) if found else None,
+        "used": money(found.used_micro) if found else None,
+        "example": f"{EXAMPLE}\nvision,6000.00,1250.50,EUR,2026-11-01\n",
+        "most": MOST_ROWS,
+        "most_bytes": MOST_TEXT,
+    }
+    return render(request, "web/import_balances.html", context, status=status)
+
+
+def shown_lines(lines: Sequence[Line]) -> list[Line]:
+    """Return the rows of a preview that a page has room for: all of them, else the faulty ones, else the first."""
+    if len(lines) <= SHOWN:
+        return list(lines)
+    faulty = [line for line in lines if line.faults]
+    return (faulty or list(lines))[:SHOWN]
+
+
+def _balance_row(line: BalanceLine) -> dict[str, Any]:
+    return {
+        "number": line.number,
+        "name": line.name,
+        "team": line.team,
+        "was": money(line.was_micro),
+        "new": money(line.new_micro),
+        "balance": money(line.balance_micro),
+        "used": money(line.used_micro),
+        "as_of": line.as_of,
+        "faults": fault_texts(line.faults),
+    }
+
+
+def fault_texts(faults: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what is wrong with a row, with its columns."""
+    return [f"{column}: {why}" if column else why for column, why in faults]
+
+
+@require_safe
+def one(request: HttpRequest, uid: str) -> HttpResponse:
+    """Show an import with its rows."""
+    book = visible_import(rights_of(request), uid)
+    shown = Paginator(book.balances.select_related("team"), SHOWN).get_page(request.GET.get("page"))
+    context = {
+        "book": book,
+        "row": import_row(book),
+        "page": shown,
+        "rows": [
+            {
+                "line": row.line, "team": row.team, "balance": money(row.balance_micro), "used": money(row.used_micro),
+                "as_of": row.as_of,
+            }
+            for row in shown
+        ],
+        "can_undo": undoable(book),
+    }  # fmt: skip
+    return render(request, "web/import.html", context)
+
+
+@require_POST
+def undo(request: HttpRequest, uid: str) -> HttpResponse:
+    """Reverse all rows of an import."""
+    book = visible_import(rights_of(request), uid)
+    try:
+        made = undo_balances(book, rights=rights_of(request), now=db_now())
+    except BerthError as error:
+        if error.status in (403, 404):
+            raise
+        return refused(request, error, "web:import", uid)
+    return done(request, _("%(uid)s is undone.") % {"uid": uid}, "web:import", made.uid)
+
+
+def import_row(book: FinanceImport) -> dict[str, Any]:
+    """Return an import as it is shown."""
+    return {
+        "uid": book.uid,
+        "kind": book.get_kind_display(),
+        "month": book.period,
+        "rows": book.rows,
+        "by": str(book.made_by),
+        "at": book.made_at,
+        "reverses": book.reverses.uid if book.reverses else "",
+        "reversed_by": reversal_uid(book),
+    }
+
+
+def reversal_uid(book: FinanceImport) -> str:
+    """Return the import that undid this one, "" where none did."""
+    found = getattr(book, "reversal", None)
+    return found.uid if found else ""
