@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.uv/bytecode
 endif
 
-.PHONY: notebook package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
+.PHONY: deep notebook package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
@@ -31,6 +31,10 @@ notebook: $(PRIVATE_UV)
 
 test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) $(if $(ARGS),pytest $(ARGS),python -m tools.suite)
+
+# What make test leaves out because it takes long and finds what is rare (tests/deep.py).
+deep: $(PRIVATE_UV)
+	@$(DEV) python -m tools.suite --deep
 
 # How many branches of what decides, holds state and counts money the whole suite takes (docs/measurements.md). With ARGS
 # it adds to what was measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as

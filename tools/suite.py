@@ -1,4 +1,4 @@
-"""``make test``: the whole suite, the browser's tests beside the others.
+"""``make test``: the whole suite, the browser's tests beside the others; ``make deep``: what that leaves out.
 
 Playwright's event loop and Django's database tests exclude each other in one process, so there are two runs. Neither
 fills two cores: browsers, agents and shells are waited for. The browser's tests have a person's patience, therefore
@@ -24,7 +24,10 @@ PYTEST = (sys.executable, "-m", "pytest")
 def main() -> int:
     """Run everything; returns 1 where a test failed."""
     workers = min((os.cpu_count() or 1) + MORE_WORKERS, MOST_WORKERS)
-    code = [*PYTEST, "-m", "not e2e", "-n", str(workers), "--dist", "loadfile"]
+    if "--deep" in sys.argv[1:]:
+        deep = [*PYTEST, "-m", "deep and not e2e", "-n", str(workers), "--dist", "load"]
+        return subprocess.run(deep, check=False).returncode
+    code = [*PYTEST, "-m", "not e2e and not deep", "-n", str(workers), "--dist", "loadfile"]
     if BROWSER is None:
         print("no Chromium here: browser tests skipped", flush=True)
         return subprocess.run(code, check=False).returncode

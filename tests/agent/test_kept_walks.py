@@ -13,6 +13,7 @@ from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.builder import lease
 from tests.agent.test_lost_device import LosingNode
+from tests.deep import deep_after
 
 USERS = ("alice", "bob")
 ACTS = 12
@@ -138,7 +139,7 @@ class Walk:
         assert self.node.reconciler.is_settled
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", deep_after(2, range(8)))
 def test_whatever_is_taken_away_is_back_and_no_program_that_is_served_is_disturbed(tmp_path, seed):
     walk = Walk(tmp_path, seed)
     for _ in range(ACTS):

@@ -23,6 +23,7 @@ from nodeagent.runtimes.base import LeaseEntrance, LeaseGrant
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.simulation.soak import proof
 from nodeagent.simulation.soak.proof import Proof, play_round, soak
+from tests.deep import deep_after
 
 SHARED_MEMORY = Path("/dev/shm")
 MOST_ROUNDS = 60
@@ -46,7 +47,7 @@ def _only_agents_die(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # Files with many tests begin first where tests are spread over processes, so many short tests keep no core waiting.
-@pytest.mark.parametrize("seed", range(101, 108))
+@pytest.mark.parametrize("seed", deep_after(2, range(101, 108)))
 @pytest.mark.parametrize(("host", "rounds"), [("nvml", 6), ("simulated", 10)])
 def test_agents_that_die_at_any_change_disturb_nobody_and_leave_nothing(
     host: str, rounds: int, seed: int

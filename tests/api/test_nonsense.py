@@ -138,6 +138,7 @@ def test_what_a_field_never_takes_is_refused_by_its_name(
     assert fingerprint() == before
 
 
+@pytest.mark.deep
 def test_values_that_are_odd_are_taken_or_refused_but_never_break(
     objects: dict[str, str], calls: Callable[..., Any], openapi: Any
 ) -> None:

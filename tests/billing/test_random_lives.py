@@ -27,6 +27,7 @@ from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from tests.billing.zones import ZoneMonths, lay_down
+from tests.deep import deep_after
 from tests.portal.builders import H100, L40S, World, build_world
 
 # Ends of months: an ordinary one, a leap day, a year's end, and the months in which Europe turns its clocks; in zones
@@ -120,7 +121,7 @@ class Life:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("seed", range(LIVES))
+@pytest.mark.parametrize("seed", deep_after(5, range(LIVES)))
 def test_usage_is_never_more_and_in_the_end_all_of_the_active_time(seed: int) -> None:
     zone, first = ENDS[seed % len(ENDS)]
     lay_down(zone)

@@ -15,6 +15,7 @@ from portal.notifications.models import Notification
 from scheduler import cycle
 
 
+@pytest.mark.deep
 @pytest.mark.django_db
 def test_the_weekly_course_waits_for_the_nodes_and_is_booked_when_they_are_there() -> None:
     call_command("seed_demo", stdout=StringIO())

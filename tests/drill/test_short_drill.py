@@ -9,7 +9,7 @@ import pytest
 from tools.drill.run import Drill, Result, report
 from tools.drill.stack import running
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.deep]
 SEED = 12
 CALM_S, FAULTS = 4.0, 5
 # Only a machine that is all but standing still gets here; it sees fewer faults then.

@@ -42,7 +42,7 @@ NOT_PAGES = {
     "mailing_send", "mailing_remove",
     "energy_factor_end", "energy_factor_import",
     "import_undo",
-    "discount_end", "deputy_end", "see_as_end",
+    "discount_end", "deputy_end", "see_as_end", "person_close", "person_reopen",
     "idle_rule_remove", "idle_snooze",
     "alert_acknowledge", "alert_rule_switch", "alert_rule_remove", "silence_make", "silence_end",
     "team_budget_end",

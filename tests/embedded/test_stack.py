@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Set for the tests themselves; the stack must find its own.
 NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "BERTH_DATA", "PYTEST_VERSION", "DJANGO_SETTINGS_MODULE")
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.deep]
 
 
 class Running:

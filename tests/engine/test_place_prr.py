@@ -31,6 +31,7 @@ from scheduler.engine.place import prices, prr
 from scheduler.engine.place.policy import Decider, policy_named
 from scheduler.engine.place.shadow_prices import shadow_prices
 from scheduler.replay import openb
+from tests.deep import deep_after
 
 SAMPLE = Path(__file__).parents[1] / "data" / "openb"
 TRACES = Path(os.environ.get("TRACES", ""))
@@ -189,7 +190,7 @@ def test_models_that_the_same_requests_may_use_share_a_table() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", deep_after(1, range(4)))
 @pytest.mark.parametrize("name", ["prr", "fgd"])
 def test_compiled_and_plain_kernels_decide_the_same(name: str, seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -225,6 +226,7 @@ def test_ours_places_more_of_the_sample_than_the_published_rules() -> None:
     assert allocated(sample(), "prr", knows=True) >= 120_500
 
 
+@pytest.mark.deep
 def test_ours_serves_more_of_the_sample_when_requests_end() -> None:
     ours, published = (
         openb.play_departures(sample(), openb.ReplayRules(name, knows=name == "fgd")).figures[

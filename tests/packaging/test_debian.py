@@ -21,6 +21,7 @@ from tests.agent.fake_portal import FakePortal, listening
 from tools.debian.__main__ import build
 
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed here"),
     pytest.mark.skipif(shutil.which("dpkg") is None, reason="dpkg is not installed here"),
 ]

@@ -15,6 +15,7 @@ from scheduler.replay.predict import LengthLearner
 from scheduler.replay.queue import rules_of
 from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import Cluster, PlayedQueue, Turns
+from tests.deep import deep_after
 
 
 def written(path: Path, count: int) -> Path:
@@ -46,7 +47,7 @@ def options(trace: Path, **more: object) -> argparse.Namespace:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["default", "priority_fifo"])
+@pytest.mark.parametrize("policy", deep_after(1, ["default", "priority_fifo"]))
 def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str) -> None:
     found = forecast.run(options(written(tmp_path / "jobs.csv", 240), policy=policy, estimates="perfect"))
 
@@ -83,6 +84,7 @@ def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Pat
     assert [one for one in shown_by(other) if one[0] < until] == before
 
 
+@pytest.mark.deep
 def test_looking_on_changes_nothing(trace: Path) -> None:
     plain = played(trace, None)
     watched = played(trace, forecast.ForecastRecorder(read(trace, 8), every=10))
@@ -119,6 +121,7 @@ def test_bad_options_are_refused(trace: Path) -> None:
         predict.run(argparse.Namespace(jobs=trace, every_h=0, no_estimates=False))
 
 
+@pytest.mark.deep
 def test_predictions_are_judged_on_what_came_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from scheduler.engine.order import ORDERS
 from scheduler.replay.__main__ import main
 from scheduler.replay.jobs import COLUMN, Jobs, drawn, estimates_from, read
 from scheduler.replay.queue import YARDSTICKS, Cluster, Turns, rules_of
+from tests.deep import deep_after
 
 SAMPLE = Path(__file__).parent.parent / "data" / "philly" / "jobs.csv"
 TRACES = Path(os.environ.get("TRACES", "/nonexistent"))
@@ -82,7 +83,7 @@ def head_of_line(jobs: Jobs, nodes: int, key: list[int]) -> list[int]:
     return waits
 
 
-@pytest.mark.parametrize("name", ["fifo", "sjf"])
+@pytest.mark.parametrize("name", deep_after(1, ["fifo", "sjf"]))
 def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
     jobs = read(SAMPLE, 8 * NODES)
     key = jobs.submit if name == "fifo" else jobs.duration
@@ -107,7 +108,7 @@ def test_every_policy_serves_every_job(capsys: pytest.CaptureFixture[str], begin
     assert found["max_wait_s"] >= found["p999_wait_s"] >= found["p99_wait_s"] >= found["p50_wait_s"]
 
 
-@pytest.mark.parametrize("name", ["default", "drf", "two_level"])
+@pytest.mark.parametrize("name", deep_after(1, ["default", "drf", "two_level"]))
 def test_figures_are_the_same_twice(capsys: pytest.CaptureFixture[str], begin: Path, name: str) -> None:
     first, again = (replay(capsys, begin, FEW, policy=name) for _ in range(2))
 
@@ -115,6 +116,7 @@ def test_figures_are_the_same_twice(capsys: pytest.CaptureFixture[str], begin: P
         assert first[figure] == again[figure]
 
 
+@pytest.mark.deep
 def test_preemption_by_score_cuts_the_wait_of_the_same_order_without(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -194,6 +196,7 @@ def test_estimates_drawn_anew_have_the_errors_of_the_column() -> None:
     assert min(found) == 1
 
 
+@pytest.mark.deep
 def test_estimates_come_from_the_column_or_from_the_truth_or_from_nobody(
     capsys: pytest.CaptureFixture[str], begin: Path
 ) -> None:
@@ -205,6 +208,7 @@ def test_estimates_come_from_the_column_or_from_the_truth_or_from_nobody(
     assert replay(capsys, begin, FEW, policy="sjf")["estimates"] == "perfect"
 
 
+@pytest.mark.deep
 def test_a_trace_without_estimates_and_teams_is_served_like_one_with_estimates_ignored(
     capsys: pytest.CaptureFixture[str], begin: Path, tmp_path: Path
 ) -> None:
