@@ -15,16 +15,16 @@ from portal.api.parsers import FileParser
 from portal.api.representations import Row
 from portal.api.responses import Money, ResponseShape
 from portal.api.wire import instant, money
+from portal.billing.external_usage import ExternalLine, apply_usage, preview_usage
 from portal.billing.imports import MOST_TEXT, imports_in_sight, require_finance, visible_import
 from portal.billing.models import FinanceImport, ImportKind
 from portal.billing.opening_balances import (
     BalanceLine,
     apply_balances,
     preview_balances,
-    undo_balances,
 )
 from portal.common.clock import db_now
-from portal.web.imports.page import fault_texts, reversal_uid
+from portal.web.imports.page import UNDO, fault_texts, reversal_uid
 
 TAG = "money"
 _DIGEST = "Of the preview: what was previewed is what is applied."
@@ -64,6 +64,46 @@ class BalancesPreview(ResponseShape):
     balance = Money()
     used = Money()
     lines = BalanceLineAnswer(many=True)
+
+
+class UsageFile(Body):
+    """A CSV file of external usage: its first line names the columns."""
+
+    csv = Text(
+        most=MOST_TEXT, help_text="Columns: source, external_id, team, description, start, end, gpus …"
+    )
+
+
+class UsageToApply(UsageFile):
+    """The same, with the digest of its preview."""
+
+    digest = Text(most=64, help_text=_DIGEST)
+
+
+class ExternalLineAnswer(ResponseShape):
+    """What a row is billed as, or why it cannot be."""
+
+    line = s.IntegerField(help_text="Its number in the file; the head is line 1.")
+    source_name = s.CharField(allow_blank=True)
+    external_id = s.CharField(allow_blank=True)
+    team = s.CharField(allow_null=True, help_text="Slug; null: there is no such team.")
+    person = s.CharField(allow_null=True)
+    project = s.CharField(allow_blank=True)
+    description = s.CharField(allow_blank=True)
+    starts_at = s.DateTimeField(allow_null=True)
+    ends_at = s.DateTimeField(allow_null=True)
+    amount = Money(allow_null=True)
+    faults = s.ListField(child=s.CharField())
+
+
+class ExternalPreviewAnswer(ResponseShape):
+    """What each row is billed as; ready is when all can be."""
+
+    digest = s.CharField()
+    is_ready = s.BooleanField()
+    month = s.CharField(allow_null=True, help_text="Null: no row has a time in an open month.")
+    amount = Money()
+    lines = ExternalLineAnswer(many=True)
 
 
 class ImportAnswer(ResponseShape):
@@ -111,8 +151,8 @@ class UndoImport(Endpoint):
     def post(self, request: Request, uid: str) -> Response:
         """Reverse all rows of an import by a counter-import, as long as its month is open. Finance."""
         self.take(Empty)
-        made = undo_balances(visible_import(self.rights, uid), rights=self.rights, now=db_now())
-        return _made(made)
+        book = visible_import(self.rights, uid)
+        return _made(UNDO[ImportKind(book.kind)](book, rights=self.rights, now=db_now()))
 
 
 class PreviewBalances(Endpoint):
@@ -156,6 +196,63 @@ class OpeningBalances(Endpoint):
         values = self.take(BalancesToApply)
         made = apply_balances(values["csv"], digest=values["digest"], rights=self.rights, now=db_now())
         return _made(made)
+
+
+class PreviewUsage(Endpoint):
+    """What a file of external usage would be billed as."""
+
+    http_method_names = ["post"]
+    parser_classes = (FileParser,)
+
+    @call(
+        "Preview external usage", body=UsageFile, answer=ExternalPreviewAnswer, refusals=(409, 422), tag=TAG
+    )
+    @once
+    def post(self, request: Request) -> Response:
+        """Say what each row of a CSV file would be billed as. Changes nothing. Finance."""
+        require_finance(self.rights)
+        found = preview_usage(self.take(UsageFile)["csv"], rights=self.rights, now=db_now())
+        answer = {
+            "digest": found.digest,
+            "is_ready": found.is_ready,
+            "month": f"{found.first:%Y-%m}" if found.first else None,
+            "amount": money(found.amount_micro, found.currency),
+            "lines": [_external_line(line, found.currency) for line in found.lines],
+        }
+        return Response(answer)
+
+
+class ImportUsage(Endpoint):
+    """External usage of a CSV file."""
+
+    http_method_names = ["post"]
+    parser_classes = (FileParser,)
+
+    @call(
+        "Import external usage", body=UsageToApply, answer=ImportAnswer, status=201, refusals=(409, 422), tag=TAG
+    )  # fmt: skip
+    @once
+    def post(self, request: Request) -> Response:
+        """Bill the rows of a previewed CSV file, all or none. 422 names each faulty row. Finance."""
+        require_finance(self.rights)
+        values = self.take(UsageToApply)
+        return _made(apply_usage(values["csv"], digest=values["digest"], rights=self.rights, now=db_now()))
+
+
+def _external_line(line: ExternalLine, unit: str) -> Row:
+    return {
+        "line": line.number,
+        "source_name": line.source,
+        "external_id": line.external_id,
+        "team": line.team.slug if line.team else None,
+        "person": line.person.username if line.person else None,
+        "project": line.labels.project,
+        "description": line.description,
+        "starts_at": instant(line.starts_at),
+        "ends_at": instant(line.ends_at),
+        "amount": money(line.amount_micro, unit),
+        "faults": fault_texts(line.faults),
+    }
 
 
 def _made(made: FinanceImport) -> Response:

@@ -117,6 +117,17 @@ def line_row(line: LineView, currency: str) -> Row:
         "amount": money(line.amount_micro, currency),
         "adjusts": line.late_for or None,
         "note": line.note.uid if line.note else None,
+        "external": (
+            {
+                "source_name": line.external.source,
+                "id": line.external.external_id,
+                "imported_by": line.external.book.uid,
+                "starts_at": instant(line.external.starts_at),
+                "ends_at": instant(line.external.ends_at),
+            }
+            if line.external
+            else None
+        ),
     }
 
 

@@ -220,6 +220,16 @@ class NoteAnswer(ResponseShape):
     billed_on = s.CharField(allow_null=True, help_text="The number of the invoice that bills it.")
 
 
+class ExternalAnswer(ResponseShape):
+    """Usage of devices outside Berth that a line bills."""
+
+    source_name = s.CharField()
+    id = s.CharField(help_text="Its name at the source.")
+    imported_by = s.CharField(help_text="The id of the import.")
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+
+
 class LineAnswer(ResponseShape):
     """One line: a person, a flavor and a price."""
 
@@ -238,6 +248,7 @@ class LineAnswer(ResponseShape):
         help_text="The earlier, closed month that its usage, or what it corrects, belongs to.",
     )
     note = s.CharField(allow_null=True, help_text="The id of the credit or debit note that the line bills.")
+    external = ExternalAnswer(allow_null=True, help_text="What the line bills of devices outside Berth.")
 
 
 class InvoiceAnswer(InvoiceRow):

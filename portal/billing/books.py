@@ -10,7 +10,15 @@ from fractions import Fraction
 
 from portal.billing.checklist import UNLIKE_EVENTS
 from portal.billing.conservation import capacity_faults
-from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, NoteState, PeriodState, UsageTotal
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    Invoice,
+    InvoiceNote,
+    NoteState,
+    PeriodState,
+    UsageTotal,
+)
 from portal.catalog.pricing import apportion, exact_micro, to_minor
 from portal.common.invariants import BOOKS, broken
 from portal.common.sql import fetch
@@ -57,7 +65,7 @@ def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
         ),
         (
             "totals_are_rated_usage",
-            "An invoice comes to the sum of its usage records times their prices, rounded once, and of its notes.",
+            "An invoice comes to its usage records times their prices, rounded once, and its notes and external usage.",
             lambda: _summed_otherwise(period),
         ),
         (
@@ -111,6 +119,9 @@ def _summed_otherwise(period: BillingPeriod) -> list[str]:
     for note in InvoiceNote.objects.filter(period=period, state=NoteState.APPROVED):
         key = (note.team_id, note.currency)
         sums[key] = sums.get(key, 0) + note.amount_micro
+    for row in ExternalUsage.objects.filter(period=period, is_live=True):
+        key = (row.team_id, row.currency)
+        sums[key] = sums.get(key, 0) + row.amount_micro
     wrong = []
     for invoice in Invoice.objects.filter(period=period, is_issued=True):
         due = sums.pop((invoice.team_id, invoice.currency), 0)

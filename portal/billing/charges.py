@@ -10,8 +10,17 @@ from datetime import date, datetime, timedelta
 from fractions import Fraction
 
 from portal.accounts.models import User
+from portal.billing.external_lines import external_person, external_usage
 from portal.billing.labels import NONE, labels_of
-from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, InvoiceNote, NoteState, UsageTotal
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    Invoice,
+    InvoiceLine,
+    InvoiceNote,
+    NoteState,
+    UsageTotal,
+)
 from portal.billing.notes import all_notes
 from portal.billing.periods import by_day, day_starts
 from portal.billing.selectors import draft_lines, open_time
@@ -32,14 +41,15 @@ class Charge:
 
     ``position`` and ``number`` are those of the invoice, ``number`` None for a draft. ``late_for`` names the earlier
     month, as "2026-10", that an adjustment or a note belongs to. ``note`` is the credit or debit note that the line
-    bills, which has no usage: ``total_id`` is then 0. ``labels`` are those of a part of a line (``split_by_label``).
+    bills, ``external`` the usage of devices outside Berth: neither has usage of ours, and ``total_id`` is then 0.
+    ``labels`` are those of a part of a line (``split_by_label``), or of external usage.
     """
 
     total_id: int
     team: Team
     team_name: str
     cost_centre: str
-    user: User
+    user: User | None
     person: str
     flavor_id: int
     flavor: str
@@ -54,7 +64,18 @@ class Charge:
     number: str | None
     late_for: str
     note: InvoiceNote | None = None
+    external: ExternalUsage | None = None
     labels: Labels = NONE
+
+    @property
+    def is_usage(self) -> bool:
+        """Say whether there is usage of our own devices behind it."""
+        return self.note is None and self.external is None
+
+    @property
+    def username(self) -> str:
+        """Return the user name of its person, "" where external usage names none."""
+        return self.user.username if self.user else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +118,9 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
     for note in notes.order_by("decided_at", "pk"):
         lines[note.team_id, note.currency] += 1
         found.append(_of_note(note, by_id[note.team_id], lines[note.team_id, note.currency]))
+    for row in external_usage(period, by_id):
+        lines[row.team_id, row.currency] += 1
+        found.append(_of_external(row, by_id[row.team_id], lines[row.team_id, row.currency]))
     return sorted(found, key=lambda c: (c.team_name.lower(), c.team.pk, c.currency, c.position))
 
 
@@ -153,6 +177,37 @@ def _of_note(note: InvoiceNote, team: Team, position: int) -> Charge:
         number=bill.number if bill else None,
         late_for=str(corrected.invoice.period),
         note=note,
+    )
+
+
+def _of_external(row: ExternalUsage, team: Team, position: int) -> Charge:
+    """Return what external usage comes to; ``position`` where it will stand, as long as it is on no line."""
+    line = row.billed_on
+    bill = line.invoice if line else None
+    labels = NONE
+    if row.label is not None:
+        labels = Labels(row.label.cost_centre, row.label.project, tuple(sorted(row.label.tags.items())))
+    return Charge(
+        total_id=0,
+        team=team,
+        team_name=bill.team_name if bill else team.name,
+        cost_centre=bill.cost_centre if bill else team.cost_centre,
+        user=row.user,
+        person=line.person if line else external_person(row),
+        flavor_id=0,
+        flavor=row.description,
+        device_model=row.source,
+        micro_per_hour=0,
+        currency=row.currency,
+        leases=0,
+        seconds=0,
+        share_milli_seconds=0,
+        amount_micro=row.amount_micro,
+        position=line.position if line else position,
+        number=bill.number if bill else None,
+        late_for="",
+        external=row,
+        labels=labels,
     )
 
 
@@ -214,7 +269,11 @@ def accruals_of(
 
 def exact_by_day(charges: Sequence[Charge]) -> Iterator[tuple[int, date, int]]:
     """Yield total, day and what was used then, in micro-units times SHARE_HOUR; adjustments are on no day."""
-    prices = {charge.total_id: charge.micro_per_hour for charge in charges if not charge.late_for}
+    prices = {
+        charge.total_id: charge.micro_per_hour
+        for charge in charges
+        if charge.is_usage and not charge.late_for
+    }
     rows = fetch(_DAYS, [list(prices)])
     return ((total, day, quantity * prices[total]) for total, day, quantity in rows)
 
@@ -225,7 +284,7 @@ def costs_until(charges: Sequence[Charge], period: BillingPeriod, until: datetim
     The day of the instant counts by the part of it that was over: what a day had is kept, not when in it. Notes count
     as a whole, as adjustments do.
     """
-    prices = {charge.total_id: charge.micro_per_hour for charge in charges if charge.note is None}
+    prices = {charge.total_id: charge.micro_per_hour for charge in charges if charge.is_usage}
     starts = day_starts(period)
     number = min(bisect_right(starts, until), len(starts) - 1) - 1
     today = period.month + timedelta(days=number)
@@ -245,4 +304,4 @@ def costs_until(charges: Sequence[Charge], period: BillingPeriod, until: datetim
         ]
     )
     used = dict(zip(prices, amounts, strict=True))
-    return [charge.amount_micro if charge.note else used[charge.total_id] for charge in charges]
+    return [used[charge.total_id] if charge.is_usage else charge.amount_micro for charge in charges]

@@ -12,8 +12,17 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.billing.checklist import close_items
+from portal.billing.external_lines import external_usage, line_of_external
 from portal.billing.metering import meter_all
-from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, InvoiceNote, PeriodState, UsageTotal
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    Invoice,
+    InvoiceLine,
+    InvoiceNote,
+    PeriodState,
+    UsageTotal,
+)
 from portal.billing.notes import draft_notes, line_of_note
 from portal.billing.periods import lock_books
 from portal.billing.rehearsal import require_seen
@@ -109,10 +118,13 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
     notes: dict[tuple[str, str], list[InvoiceNote]] = defaultdict(list)
     for note in draft_notes(period):
         notes[note.team.slug, note.currency].append(note)
+    outside: dict[tuple[str, str], list[ExternalUsage]] = defaultdict(list)
+    for row in external_usage(period, is_drafted=True):
+        outside[row.team.slug, row.currency].append(row)
     drafts, numbered = [], 0
-    for slug, unit in sorted(totals.keys() | notes.keys()):
-        own, corrections = totals[slug, unit], notes[slug, unit]
-        team = (own or corrections)[0].team
+    for slug, unit in sorted(totals.keys() | notes.keys() | outside.keys()):
+        own, corrections, external = totals[slug, unit], notes[slug, unit], outside[slug, unit]
+        team = (own or corrections or external)[0].team
         rated = draft_lines(own)
         invoice = Invoice.objects.create(
             period=period,
@@ -121,7 +133,8 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
             cost_centre=team.cost_centre,
             currency=unit,
             total_micro=sum(view.amount_micro for view, _total in rated)
-            + sum(note.amount_micro for note in corrections),
+            + sum(note.amount_micro for note in corrections)
+            + sum(row.amount_micro for row in external),
         )
         lines = InvoiceLine.objects.bulk_create(
             InvoiceLine(
@@ -148,6 +161,13 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
             note.issued_line = line_of_note(note, invoice, position)
             note.issued_line.save(force_insert=True)
             note.save(update_fields=["number", "issued_line"])
+        first = len(rated) + len(corrections) + 1
+        made = InvoiceLine.objects.bulk_create(
+            line_of_external(row, invoice, position) for position, row in enumerate(external, start=first)
+        )
+        for row, line in zip(external, made, strict=True):
+            row.billed_on = line
+        ExternalUsage.objects.bulk_update(external, ["billed_on"], batch_size=1000)
         drafts.append(invoice)
     return drafts
 

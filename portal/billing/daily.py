@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta
 from itertools import accumulate
 from statistics import fmean, stdev
 
+from portal.billing.external_lines import external_sums
 from portal.billing.models import BillingPeriod
 from portal.billing.notes import note_sums
 from portal.billing.periods import by_day, day_starts, period_of
@@ -95,6 +96,8 @@ def month_days(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
     full = min(max(bisect_right(starts, now) - 1, 0), n_days)
     by_team = {pk: [amount // SHARE_HOUR for amount in days] for pk, days in exact.items()}
     notes = {team_id: amount for (_period, team_id), amount in note_sums([period], team_ids).items()}
+    for (_period, team_id), amount in external_sums([period], team_ids).items():
+        notes[team_id] = notes.get(team_id, 0) + amount
     return MonthDays(first, n_days, full, by_team, notes)
 
 

@@ -71,6 +71,17 @@ COLUMNS = {
     "x_EnergyBasis": "energy_basis",
     "x_EnergyKwh": f"number(energy_mj / {KWH_MJ}.0)",
 }
+# What differs where devices outside Berth were used: their source provides them.
+OF_EXTERNAL = {
+    "ChargeDescription": "text(note)",
+    "ChargeFrequency": "'Usage-Based'",
+    "ConsumedUnit": "'Hours'",
+    "ProviderName": "text(source)",
+    "PublisherName": "text(source)",
+    "ResourceId": "text(lease)",
+    "ResourceName": "text(lease)",
+    "ResourceType": "'External usage'",
+}
 _WRITTEN = "%Y-%m-%dT%H:%M:%SZ"
 _WORDS = (
     ("money(", "round({} / 1000000.0, 6)"),
@@ -130,6 +141,22 @@ SELECT {columns} FROM (
   JOIN teams_team o ON o.id = n.team_id LEFT JOIN leases_lease l ON l.id = n.lease_id) rated
 ORDER BY note_id
 """
+# Devices outside Berth: the source provides and publishes them, and the amount is the price that there is.
+_EXTERNAL = """
+SELECT {columns} FROM (
+  SELECT x.id AS external_id, c.number_of_invoice, c.team, coalesce(nullif(b.cost_centre, ''), c.cost_centre)
+      AS cost_centre, NULL::bigint AS late_for_id, tstzrange(x.starts_at, x.ends_at) AS span,
+    extract(epoch FROM x.ends_at - x.starts_at)::bigint AS seconds, NULL::bigint AS quantity,
+    NULL::bigint AS micro_per_hour, x.currency, NULL::bigint AS rate_id, NULL::bigint AS list_per_hour,
+    x.external_id AS lease, w.username AS person, NULL AS sku, x.description AS flavor, NULL AS device_model,
+    o.slug AS account, b.project, coalesce(b.tags, '{{}}') AS tags, NULL::numeric AS carbon_mg,
+    NULL::numeric AS energy_mj, NULL AS energy_basis, x.description AS note, x.amount_micro AS billed, x.source
+  FROM unnest({rows}::bigint[], {numbers}::text[], {teams}::text[], {centres}::text[])
+    AS c(row_id, number_of_invoice, team, cost_centre)
+  JOIN billing_externalusage x ON x.id = c.row_id JOIN teams_team o ON o.id = x.team_id
+  LEFT JOIN accounts_user w ON w.id = x.user_id LEFT JOIN billing_usagelabel b ON b.id = x.label_id) rated
+ORDER BY external_id
+"""
 
 
 def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge]) -> None:
@@ -141,11 +168,8 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
         "starts": f"{period.starts_at.astimezone(UTC):{_WRITTEN}}",
         "ends": f"{period.ends_at.astimezone(UTC):{_WRITTEN}}",
     }
-    columns = sql.SQL(", ").join(
-        sql.SQL("{} AS {}").format(_expression(written, given), sql.Identifier(name))
-        for name, written in COLUMNS.items()
-    )
-    used = [c for c in charges if c.note is None]
+    columns, of_external = _columns(COLUMNS, given), _columns(COLUMNS | OF_EXTERNAL, given)
+    used = [c for c in charges if c.is_usage]
     notes = [c for c in charges if c.note is not None]
     usage = sql.SQL(_USAGE).format(
         totals=sql.Literal([c.total_id for c in used]),
@@ -167,13 +191,28 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
         note_centres=sql.Literal([c.cost_centre for c in notes]),
         columns=columns,
     )
+    outside = [c for c in charges if c.external is not None]
+    external = sql.SQL(_EXTERNAL).format(
+        rows=sql.Literal([c.external.pk for c in outside if c.external]),
+        numbers=sql.Literal([c.number for c in outside]),
+        teams=sql.Literal([c.team_name for c in outside]),
+        centres=sql.Literal([c.cost_centre for c in outside]),
+        columns=of_external,
+    )
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL statement_timeout = '{PATIENCE}'; SET LOCAL work_mem = '{SORTED_IN}'")
-        for query, head in ((usage, ", HEADER"), (noted, "")):
+        for query, head in ((usage, ", HEADER"), (noted, ""), (external, "")):
             written = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv{})").format(query, sql.SQL(head))
             with cursor.cursor.copy(written) as copy:
                 for block in copy:
                     file.write(block)
+
+
+def _columns(columns: Mapping[str, str], given: Mapping[str, object]) -> sql.Composable:
+    return sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(_expression(written, given), sql.Identifier(name))
+        for name, written in columns.items()
+    )
 
 
 def _expression(written: str, given: Mapping[str, object]) -> sql.Composable:

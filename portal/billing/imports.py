@@ -12,10 +12,10 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from django.db import IntegrityError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from portal.billing.models import BillingPeriod, FinanceImport, OpeningBalance, PeriodState
+from portal.billing.models import BillingPeriod, ExternalUsage, FinanceImport, OpeningBalance, PeriodState
 from portal.billing.periods import open_period, zone_at
 from portal.catalog.pricing import MINOR_MICRO
 from portal.common.csv_rows import CsvFile, CsvRow, plain_text, unusable
@@ -60,8 +60,11 @@ class RowReader:
         """Note what is wrong."""
         self.faults.append((column, sentence))
 
-    def amount(self, column: str) -> int | None:
-        """Return micro-units of a cell in whole cents, zero or more; None for an empty one, or with a fault."""
+    def amount(self, column: str, *, is_price: bool = False) -> int | None:
+        """Return micro-units of a cell, zero or more; None for an empty one, or with a fault.
+
+        Whole cents, where it is no price.
+        """
         text = self.text(column)
         if not text:
             return None
@@ -72,7 +75,7 @@ class RowReader:
             )
             return None
         micro = int(Decimal(text.replace(",", ".")) * 1_000_000)
-        if micro % MINOR_MICRO:
+        if micro % MINOR_MICRO and not is_price:
             self.fault(column, _("Give whole cents."))
             return None
         if micro > MOST_AMOUNT_MICRO:
@@ -223,7 +226,10 @@ def imports_in_sight(rights: Rights) -> QuerySet[FinanceImport]:
     if not rights.is_finance:
         return rows.none()
     teams = visible_teams(rights)
-    return rows.filter(pk__in=OpeningBalance.objects.filter(team__in=teams).values("book"))
+    return rows.filter(
+        Q(pk__in=OpeningBalance.objects.filter(team__in=teams).values("book"))
+        | Q(pk__in=ExternalUsage.objects.filter(team__in=teams).values("book"))
+    )
 
 
 def visible_import(rights: Rights, uid: str) -> FinanceImport:

@@ -52,12 +52,15 @@ def split_by_label(
     already: the leases of the parts are then those that nothing else counts.
     """
     shares: dict[int, list[tuple[int, int, int, int, int]]] = defaultdict(list)
-    for total, *share in fetch(_SHARES, [period.pk, [c.total_id for c in charges if c.note is None]]):
+    for total, *share in fetch(_SHARES, [period.pk, [c.total_id for c in charges if c.is_usage]]):
         shares[total].append(tuple(share))
     known = read_labels(label for parts in shares.values() for label, *_rest in parts)
     found = []
     for charge in charges:
-        parts = shares.get(charge.total_id, []) if charge.note is None else []
+        if charge.external is not None:
+            found.append(replace(charge, cost_centre=charge.labels.cost_centre or charge.cost_centre))
+            continue
+        parts = shares.get(charge.total_id, []) if charge.is_usage else []
         leases = charge.leases - (again.get(charge.total_id, 0) if again else 0)
         rest = charge.share_milli_seconds - sum(quantity for _l, _s, quantity, *_n in parts)
         pieces: list[tuple[Labels, int, int, int]] = [
@@ -93,7 +96,7 @@ def exact_by_day_and_label(
     prices = {
         charge.total_id: charge.micro_per_hour
         for charge in charges
-        if charge.note is None and not charge.late_for
+        if charge.is_usage and not charge.late_for
     }
     starts = day_starts(period)
     days = [date.fromordinal(period.month.toordinal() + n) for n in range(len(starts) - 1)]

@@ -13,6 +13,7 @@ class ImportKind(models.TextChoices):
     """What a file of finance holds."""
 
     BALANCES = "balances", _("Opening balances")
+    USAGE = "usage", _("External usage")
 
 
 class FinanceImport(models.Model):
@@ -86,3 +87,73 @@ class OpeningBalance(models.Model):
 
     def __str__(self) -> str:
         return f"line {self.line} of import {self.book_id}"
+
+
+class ExternalUsage(models.Model):
+    """A row of an import: usage of devices outside Berth, billed to a team at the amount that the file gives.
+
+    ``external_id`` is the row's name at its ``source``; what is live has it once. ``line`` is the row's number in the
+    file, ``billed_on`` the line of an invoice, set when the month closes. Only that and ``is_live`` ever change. What
+    was undone is on no line: the rows that reverse it take it back to nothing.
+    """
+
+    book = models.ForeignKey(FinanceImport, on_delete=models.PROTECT, related_name="usage", db_index=False)
+    line = models.PositiveIntegerField()
+    period = models.ForeignKey("billing.BillingPeriod", on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    source = models.CharField(max_length=40)
+    external_id = models.CharField(max_length=80)
+    description = models.CharField(max_length=60)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    gpu_milli = models.PositiveIntegerField()
+    amount_micro = models.BigIntegerField()
+    currency = models.CharField(max_length=3)
+    label = models.ForeignKey(
+        "billing.UsageLabel", null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    billed_on = models.OneToOneField(
+        "billing.InvoiceLine", null=True, on_delete=models.PROTECT, related_name="external"
+    )
+    is_live = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["book", "line"]
+        indexes = [
+            models.Index(
+                fields=["team", "period"], name="external_by_team_and_month", condition=Q(is_live=True)
+            )
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["book", "line"], name="external_usage_line_once"),
+            models.UniqueConstraint(
+                fields=["source", "external_id"],
+                name="external_id_once_at_its_source",
+                condition=Q(is_live=True),
+            ),
+            models.CheckConstraint(
+                condition=Q(ends_at__gt=F("starts_at"), gpu_milli__gt=0)
+                & ~Q(source="")
+                & ~Q(external_id="")
+                & ~Q(description=""),
+                name="external_usage_says_what_it_is",
+            ),
+            models.CheckConstraint(
+                condition=Q(amount_micro=F("amount_micro") / 10_000 * 10_000), name="external_usage_in_cents"
+            ),
+            models.CheckConstraint(
+                condition=Q(is_live=True, amount_micro__gte=0) | Q(is_live=False, billed_on=None),
+                name="external_usage_live_or_undone",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.external_id} of {self.source}"
+
+    @property
+    def seconds(self) -> int:
+        """Return how long it was used, in whole seconds."""
+        return int((self.ends_at - self.starts_at).total_seconds())

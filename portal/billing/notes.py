@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.billing.models import (
     BillingPeriod,
+    ExternalUsage,
     Invoice,
     InvoiceLine,
     InvoiceNote,
@@ -200,6 +201,8 @@ def _check(line: InvoiceLine, amount: int, is_credit: bool, reason: str, lease: 
     room = open_credit(line) if is_credit else open_debit(line)
     if InvoiceNote.objects.filter(issued_line=line).exists():
         fields["line"] = _("This line is a note itself. Correct the line that it corrects.")
+    elif ExternalUsage.objects.filter(billed_on=line).exists():
+        fields["line"] = _("This line is external usage: the next bill of its source corrects it.")
     elif on_line is None:
         fields["lease"] = _("This lease is not on this line.")
     elif amount <= 0 or amount % MINOR_MICRO:

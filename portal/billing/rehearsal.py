@@ -19,7 +19,14 @@ from django.utils.translation import ngettext
 
 from portal.billing.checklist import CloseItem, close_items, is_ready
 from portal.billing.metering import Piece
-from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodState, UsageTotal
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    InvoiceNote,
+    NoteState,
+    PeriodState,
+    UsageTotal,
+)
 from portal.billing.selectors import draft_lines, open_pieces
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.common.errors import Conflict, Invalid, PeriodClosed
@@ -40,7 +47,7 @@ class DifferenceKind(models.TextChoices):
     USAGE = "usage", _("usage")
     PRICE = "price", _("prices")
     LATE = "late", _("adjustments for earlier months")
-    NOTES = "notes", _("credit and debit notes")
+    NOTES = "notes", _("notes and external usage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +197,9 @@ def _more(count: int) -> str:
 
 def _more_notes(count: int) -> str:
     text = (
-        ngettext("%(n)d more note.", "%(n)d more notes.", count)
+        ngettext("%(n)d more note or external row.", "%(n)d more notes or external rows.", count)
         if count > 0
-        else ngettext("%(n)d note less.", "%(n)d notes less.", -count)
+        else ngettext("%(n)d note or external row less.", "%(n)d notes or external rows less.", -count)
     )
     return text % {"n": abs(count)}
 
@@ -210,7 +217,10 @@ def _seen(period: BillingPeriod, waiting: Sequence[tuple[Lease, list[Piece]]]) -
         exact += sum(part.stretch.seconds * lease.share_milli * part.price(lease) for part in parts)
     notes = InvoiceNote.objects.filter(period=period, state=NoteState.APPROVED)
     sums = notes.aggregate(n=models.Count("pk"), amount=Sum("amount_micro"))
-    return f"{records}.{exact}.{sums['n']}.{sums['amount'] or 0}"
+    external = ExternalUsage.objects.filter(period=period, is_live=True)
+    outside = external.aggregate(n=models.Count("pk"), amount=Sum("amount_micro"))
+    noted = (sums["amount"] or 0) + (outside["amount"] or 0)
+    return f"{records}.{exact}.{sums['n'] + outside['n']}.{noted}"
 
 
 def _stored(period: BillingPeriod) -> dict[tuple[int, str], list[UsageTotal]]:
@@ -258,6 +268,9 @@ def _notes_by_team(period: BillingPeriod) -> dict[tuple[int, str], list[int]]:
     found: dict[tuple[int, str], list[int]] = defaultdict(list)
     rows = InvoiceNote.objects.filter(period=period, state=NoteState.APPROVED)
     for team_id, unit, amount in rows.values_list("team_id", "currency", "amount_micro"):
+        found[team_id, unit].append(amount)
+    external = ExternalUsage.objects.filter(period=period, is_live=True)
+    for team_id, unit, amount in external.values_list("team_id", "currency", "amount_micro"):
         found[team_id, unit].append(amount)
     return found
 

@@ -120,12 +120,12 @@ def report_of(
     By ``GroupBy.TAG`` rows are the values of the tag named ``tag``.
     """
     until = min(now, period.ends_at)
-    charges = [c for c in charges_of(period, teams) if username in ("", c.user.username)]
+    charges = [c for c in charges_of(period, teams) if username in ("", c.username)]
     is_closed = period.state == PeriodState.CLOSED
     running, bare = accruals_of(period, [] if is_closed else teams, now=now)
     running = [a for a in running if username in ("", a.user.username)]
     before = BillingPeriod.objects.filter(ends_at=period.starts_at).first()
-    old = [c for c in charges_of(before, teams) if username in ("", c.user.username)] if before else []
+    old = [c for c in charges_of(before, teams) if username in ("", c.username)] if before else []
     old_amounts = [c.amount_micro for c in old]
     if before is not None and until < period.ends_at:
         # Months differ in length: what the shorter one lacks counts as over.
@@ -161,7 +161,7 @@ def _exact_by_day(
 ) -> dict[date, dict[str, int]]:
     found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     if rows.by in BY_LABEL:
-        lines = {charge.total_id: charge for charge in charges if charge.note is None}
+        lines = {charge.total_id: charge for charge in charges if charge.is_usage}
         for total, labels, day, exact in exact_by_day_and_label(period, charges):
             line = lines[total]
             part = replace(line, labels=labels, cost_centre=labels.cost_centre or line.cost_centre)
@@ -181,9 +181,9 @@ def _counted_again(charges: Sequence[Charge]) -> dict[int, int]:
 
     Only where a person has more than one line for a flavor is usage looked at.
     """
-    used = [charge for charge in charges if charge.note is None]
-    lines = Counter((charge.team.pk, charge.user.pk, charge.flavor_id) for charge in used)
-    several = [c.total_id for c in used if lines[c.team.pk, c.user.pk, c.flavor_id] > 1]
+    used = [charge for charge in charges if charge.is_usage]
+    lines = Counter((charge.team.pk, charge.username, charge.flavor_id) for charge in used)
+    several = [c.total_id for c in used if lines[c.team.pk, c.username, c.flavor_id] > 1]
     return dict(fetch(_SEEN_AGAIN, [several])) if several else {}
 
 
@@ -199,7 +199,7 @@ class _Rows:
         if self.by == GroupBy.TEAM:
             return one.team.slug
         if self.by == GroupBy.PERSON:
-            return one.user.username
+            return one.username if isinstance(one, Charge) else one.user.username
         if self.by == GroupBy.COST_CENTRE:
             if isinstance(one, Charge):
                 return one.cost_centre
@@ -214,7 +214,7 @@ class _Rows:
 
     def _row(self, key: str, one: Charge | Accrual) -> ChargebackRow:
         if key not in self.found:
-            name = {GroupBy.TEAM: one.team.name, GroupBy.PERSON: str(one.user)}.get(self.by, key)
+            name = {GroupBy.TEAM: one.team.name, GroupBy.PERSON: str(one.user or "")}.get(self.by, key)
             self.found[key] = ChargebackRow(key, name, "", 0, 0, 0, 0, 0, 0, self._none)
         return self.found[key]
 

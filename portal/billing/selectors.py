@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db.models import QuerySet, Sum
 
+from portal.billing.external_lines import external_person, external_sums, external_usage
 from portal.billing.metering import (
     Piece,
     active_intervals,
@@ -20,7 +21,7 @@ from portal.billing.metering import (
     rates_by_model,
     refunded,
 )
-from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, UsageRecord, UsageTotal
+from portal.billing.models import BillingPeriod, ExternalUsage, Invoice, InvoiceNote, UsageRecord, UsageTotal
 from portal.billing.notes import draft_notes, note_sums
 from portal.billing.periods import period_of
 from portal.billing.refunds import refunds_of
@@ -56,7 +57,7 @@ class LineView:
     """One line: a person, a flavor and a rate; ``key`` leads to its usage records.
 
     ``late_for`` is the earlier month, as "2026-10", that an adjustment or a note belongs to; "" for usage of its own
-    month. ``note`` is the credit or debit note that it bills, None for usage.
+    month. ``note`` is the credit or debit note that it bills, ``external`` the usage of devices outside Berth.
     """
 
     position: int
@@ -71,6 +72,7 @@ class LineView:
     key: str
     late_for: str = ""
     note: InvoiceNote | None = None
+    external: ExternalUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,23 @@ def note_line(position: int, note: InvoiceNote) -> LineView:
     )
 
 
+def external_line(position: int, row: ExternalUsage) -> LineView:
+    """Return the line that bills external usage: what it was and where from, no usage of ours."""
+    return LineView(
+        position,
+        external_person(row),
+        row.description,
+        row.source,
+        micro_per_hour=0,
+        lease_count=0,
+        seconds=0,
+        share_milli_seconds=0,
+        amount_micro=row.amount_micro,
+        key=f"external-{row.pk}",
+        external=row,
+    )
+
+
 def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> InvoiceView:
     """Return a team's month: the issued invoice as it was frozen, else the draft as of now."""
     invoice = Invoice.objects.filter(team=team, period=period, is_issued=True).first()
@@ -261,8 +280,11 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
                 key=str(line.position),
                 late_for=str(line.late_for) if line.late_for else "",
                 note=getattr(line, "note", None),
+                external=getattr(line, "external", None),
             )
-            for line in invoice.lines.select_related("late_for", "note__line__invoice__period")
+            for line in invoice.lines.select_related(
+                "late_for", "note__line__invoice__period", "external__book"
+            )
         ]
         return InvoiceView(
             invoice, team, period, invoice.currency, rows, invoice.total_micro, [], is_draft=False
@@ -270,6 +292,8 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
     lines = [line for line, _total in draft_lines(_totals(team, period))]
     notes = draft_notes(period, [team.pk])
     lines += [note_line(position, note) for position, note in enumerate(notes, start=len(lines) + 1)]
+    rows_outside = external_usage(period, [team.pk], is_drafted=True)
+    lines += [external_line(position, row) for position, row in enumerate(rows_outside, start=len(lines) + 1)]
     total = sum(line.amount_micro for line in lines)
     accruing = accruing_by_lease([team.pk], period, now=now)
     return InvoiceView(None, team, period, currency(), lines, total, accruing, is_draft=True)
@@ -370,6 +394,8 @@ def team_spend(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
     for row in rows:
         exact[row["team_id"]] += exact_micro(row["quantity"], row["micro_per_hour"])
     for (_period, team_id), amount in note_sums([period], team_ids).items():
+        exact[team_id] += amount
+    for (_period, team_id), amount in external_sums([period], team_ids).items():
         exact[team_id] += amount
     accruing = accruing_micro(team_ids, period, now=now)
     return {team_id: to_minor(exact[team_id] + accruing.get(team_id, 0)) for team_id in team_ids}

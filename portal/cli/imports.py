@@ -38,6 +38,24 @@ def balances(file: File, digest: Apply = "", as_json: Json = False) -> None:
     _next(found, "balances", file)
 
 
+@app.command("usage")
+@guarded
+def usage(file: File, digest: Apply = "", as_json: Json = False) -> None:
+    """Preview a file of usage of devices outside Berth, or bill the one that was previewed. Finance."""
+    found = _sent("usage", file, digest)
+    if digest or as_json:
+        _told(found, as_json)
+        return
+    cells = [
+        (row["line"], row["source_name"], row["external_id"], row["team"] or "?", row["description"],
+         _amount(row["amount"]), "; ".join(row["faults"]) or "ready")
+        for row in found["lines"]
+    ]  # fmt: skip
+    output.table(("LINE", "SOURCE", "ID", "TEAM", "USAGE", "AMOUNT", "STATE"), cells, empty="")
+    output.say(f"Together {_amount(found['amount'])}.")
+    _next(found, "usage", file)
+
+
 @app.command("list")
 @guarded
 def list_imports(as_json: Json = False) -> None:

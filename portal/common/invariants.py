@@ -238,7 +238,8 @@ INVARIANTS = (
         "A line is the total of its usage at its price.",
         """SELECT l.id::text FROM billing_invoiceline l JOIN billing_invoice i ON i.id = l.invoice_id
            LEFT JOIN billing_usagetotal t ON t.line_id = l.id WHERE i.is_issued
-           AND NOT EXISTS (SELECT 1 FROM billing_invoicenote n WHERE n.issued_line_id = l.id) AND
+           AND NOT EXISTS (SELECT 1 FROM billing_invoicenote n WHERE n.issued_line_id = l.id)
+           AND NOT EXISTS (SELECT 1 FROM billing_externalusage x WHERE x.billed_on_id = l.id) AND
            (l.seconds, l.share_milli_seconds, l.micro_per_hour, l.lease_count, l.late_for_id)
            IS DISTINCT FROM (t.seconds, t.share_milli_seconds, t.micro_per_hour, t.leases, t.late_for_id)""",
     ),
@@ -284,6 +285,17 @@ INVARIANTS = (
              SELECT 1 FROM budgets_walletmovement m JOIN budgets_wallet w ON w.id = m.wallet_id
              WHERE w.team_id = o.team_id AND m.amount_micro = o.balance_micro
              AND m.reference = 'opening balance ' || f.uid))""",
+    ),
+    Invariant(
+        "external_usage_is_its_lines",
+        "External usage of a closed month is on one line of its team and amount, what is undone or of others on none.",
+        """SELECT x.id FROM billing_externalusage x JOIN billing_billingperiod p ON p.id = x.period_id
+           JOIN billing_financeimport f ON f.id = x.book_id
+           LEFT JOIN billing_invoiceline l ON l.id = x.billed_on_id LEFT JOIN billing_invoice i ON i.id = l.invoice_id
+           WHERE (x.is_live AND p.state = 'closed') IS DISTINCT FROM (x.billed_on_id IS NOT NULL)
+           OR x.is_live IS DISTINCT FROM f.is_live OR x.period_id <> f.period_id
+           OR (x.billed_on_id IS NOT NULL AND (i.period_id, i.team_id, i.currency, l.amount_micro, l.seconds)
+           IS DISTINCT FROM (x.period_id, x.team_id, x.currency, x.amount_micro, 0))""",
     ),
     Invariant(
         "holds_are_their_movements",
@@ -448,6 +460,7 @@ MONEY = tuple(
         "notes_are_their_lines",
         "wallets_add_up",
         "imports_are_whole",
+        "external_usage_is_its_lines",
         "holds_are_their_movements",
         "wallets_settle_usage",
         "usage_pays_its_price",

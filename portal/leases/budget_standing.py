@@ -17,10 +17,10 @@ from portal.common.sql import fetch, in_sql
 from portal.leases.states import WANTED_LEASES, LeaseState, RequestState
 
 WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
-# Spent: usage that is on the books, approved notes, what a team had used elsewhere when it came, and active time by
-# events that no usage record holds yet. Held: what live leases would cost from now to their end. Waiting: the quotes
-# of requests for the time they are still owed, from their booked start or from now on. Prices as metering takes them:
-# the default card, lowered to what the lease pays, and by discounts.
+# Spent: usage that is on the books, approved notes, external usage, what a team had used elsewhere when it came, and
+# active time by events that no usage record holds yet. Held: what live leases would cost from now to their end.
+# Waiting: the quotes of requests for the time they are still owed, from their booked start or from now on. Prices as
+# metering takes them: the default card, lowered to what the lease pays, and by discounts.
 _STANDINGS = f"""
 WITH target AS (
   SELECT * FROM unnest(%(keys)s::int[], %(teams)s::bigint[], %(since)s::timestamptz[], %(until)s::timestamptz[])
@@ -39,6 +39,10 @@ opened AS (
   SELECT m.key, sum(o.used_micro) AS amount
     FROM member m JOIN billing_billingperiod p ON p.starts_at >= m.since AND p.starts_at < m.until
     JOIN billing_openingbalance o ON o.period_id = p.id AND o.team_id = m.team_id GROUP BY 1),
+outside AS (
+  SELECT m.key, sum(x.amount_micro) AS amount
+    FROM member m JOIN billing_billingperiod p ON p.starts_at >= m.since AND p.starts_at < m.until
+    JOIN billing_externalusage x ON x.period_id = p.id AND x.team_id = m.team_id AND x.is_live GROUP BY 1),
 unmetered AS MATERIALIZED (
   SELECT l.id, l.team_id, l.state, l.share_milli, l.price_milli, l.is_preemptible, l.starts_at, f.device_model_id,
          least(l.not_after, l.preempt_at) AS ends_at
@@ -87,6 +91,7 @@ SELECT x.key,
        coalesce((SELECT cost FROM asked WHERE asked.key = x.key), 0),
        coalesce((SELECT amount FROM noted WHERE noted.key = x.key), 0)
        + coalesce((SELECT amount FROM opened WHERE opened.key = x.key), 0)
+       + coalesce((SELECT amount FROM outside WHERE outside.key = x.key), 0)
   FROM target x
 """  # noqa: S608 (our own states)
 

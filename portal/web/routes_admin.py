@@ -137,6 +137,7 @@ urlpatterns = [
     path("finance/wallets/", wallets.page, name="wallets"),
     path("finance/imports/", imports.page, name="imports"),
     path("finance/imports/balances/", imports.balances, name="import_balances"),
+    path("finance/imports/usage/", imports.usage, name="import_usage"),
     path("finance/imports/<str:uid>/", imports.one, name="import"),
     path("finance/imports/<str:uid>/undo/", imports.undo, name="import_undo"),
     path("finance/capacity/", capacity.page, name="capacity_now"),

@@ -126,6 +126,11 @@ BUDGET = {
 }
 MAILING = {"formats": ["csv"], "recipients": ["finance"]}
 OPENING = f"team,used,currency,as_of\nrobotics,10,EUR,{datetime.now(UTC):%Y-%m-%d}\n"
+_SINCE = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=2)
+ELSEWHERE = (
+    "source,external_id,team,description,start,end,gpus,amount,currency\n"
+    f"cloud,i-1,robotics,A100,{_SINCE.isoformat()},{(_SINCE + timedelta(minutes=1)).isoformat()},8,10,EUR\n"
+)
 TOP_UP = {"kind": "top_up", "amount": "100.00", "reference": "transfer 1"}
 # Not offered, so that nobody asks whether it answers.
 PROVIDER = {
@@ -202,6 +207,8 @@ ROUTES = (
     Route("GET", "imports/", "finance"),
     Route("POST", "imports/balances/preview/", "finance", {"csv": OPENING}),
     Route("POST", "imports/balances/", "finance", {"csv": OPENING, "digest": text_digest(OPENING)}, 201),
+    Route("POST", "imports/usage/preview/", "finance", {"csv": ELSEWHERE}),
+    Route("POST", "imports/usage/", "finance", {"csv": ELSEWHERE, "digest": text_digest(ELSEWHERE)}, 201),
     Route("GET", "imports/{import}/", "finance", is_foreign=True),
     Route("POST", "imports/{import}/undo/", "finance", None, 201, True),
     Route("GET", "wallets/"),

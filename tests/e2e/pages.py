@@ -361,6 +361,7 @@ PAGES = (
         act=_opening_previewed,
         expect="422",
     ),
+    Page("import-usage", "finance", "/finance/imports/usage/", "import_usage"),
     Page("waste", "finance", "/reports/waste/", "waste"),
     Page("projects", "finance", "/finance/projects/", "projects", act=_project_added),
     Page("project", "finance", first("/finance/projects/", r"/finance/projects/[^/\"]+/"), "project"),

@@ -9,6 +9,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from portal.billing.closing import close_period
+from portal.billing.external_usage import apply_usage
 from portal.billing.imports import text_digest
 from portal.billing.metering import meter_all
 from portal.billing.models import InvoiceLine
@@ -62,6 +63,7 @@ CORRUPTIONS = {
     " (SELECT id FROM billing_billingperiod WHERE state = 'closed')",
     "wallets_add_up": "UPDATE budgets_wallet SET balance_micro = balance_micro + 1",
     "imports_are_whole": "UPDATE billing_openingbalance SET balance_micro = 20000",
+    "external_usage_is_its_lines": "UPDATE billing_externalusage SET is_live = false",
     "holds_are_their_movements": "DELETE FROM budgets_wallethold",
     "wallets_settle_usage": "UPDATE budgets_walletmovement SET cost_micro = cost_micro + 1",
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
@@ -124,6 +126,11 @@ def _prepay(world: World) -> None:
     move_by_hand(**who, kind="top_up", amount_micro=10**9, reference="transfer", now=world.now)  # type: ignore[arg-type]
     text = f"team,balance,currency,as_of\nlanguage,7.50,EUR,{world.now:%Y-%m-%d}\n"
     apply_balances(text, digest=text_digest(text), rights=world.rights("finance"), now=world.now)
+    text = (
+        "source,external_id,team,description,start,end,gpus,amount,currency\n"
+        "cloud,i-1,language,A100,2026-03-01T00:00:00Z,2026-03-01T01:00:00Z,8,10,EUR\n"
+    )
+    apply_usage(text, digest=text_digest(text), rights=world.rights("finance"), now=world.now)
 
 
 def test_an_honest_installation_keeps_every_promise(busy: World) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from portal.billing.imports import text_digest
-from portal.billing.models import FinanceImport
+from portal.billing.models import ExternalUsage, FinanceImport
+from portal.billing.periods import period_of
 from portal.budgets.models import Wallet
 from portal.budgets.wallets import open_wallet
 from tests.cli.conftest import Berth, berth, home, one_connection  # noqa: F401
@@ -119,3 +122,60 @@ def test_the_command_line_previews_applies_lists_and_undoes(
     assert "imported" in listed.stdout
     assert undone.exit_code == 0
     assert "is undone by imp-" in undone.stdout + undone.stderr
+
+
+ELSEWHERE = "source,external_id,team,person,description,start,end,gpus,price,currency\n"
+
+
+def _elsewhere(world: World, what: str) -> str:
+    since = world.now.replace(microsecond=0) - timedelta(hours=2)
+    until = since + timedelta(minutes=1)
+    return f"{ELSEWHERE}cloud-a,i-1,vision,bob,{what},{since.isoformat()},{until.isoformat()},60,2.50,EUR\n"
+
+
+def test_finance_bills_what_was_used_elsewhere_and_teams_see_it(world: World, signed_in: SignedIn) -> None:
+    text, finance = _elsewhere(world, "=A100"), signed_in("finance")
+    month = f"{period_of(world.now - timedelta(hours=2))}"
+
+    empty = finance.get("/finance/imports/usage/")
+    looked = finance.post("/finance/imports/usage/", {"csv": text, "action": "preview"})
+    faulty = finance.post(
+        "/finance/imports/usage/", {"csv": text.replace("vision", "nobody"), "action": "apply"}
+    )
+    applied = finance.post(
+        "/finance/imports/usage/", {"csv": text, "digest": text_digest(text), "action": "apply"}
+    )
+    shown = finance.get(applied["Location"])
+    invoice = signed_in("alice").get(f"/invoices/vision/{month}/")
+    capacity = finance.get(f"/finance/months/{month}/capacity/")
+
+    assert empty.status_code == 200
+    assert looked.context["amount"] == Decimal("2.50")
+    assert faulty.status_code == 422
+    assert 'value="apply"' not in faulty.text
+    assert applied.status_code == 302
+    assert "cloud-a · i-1" in shown.text
+    assert "Undo this import" in shown.text
+    assert "=A100" in invoice.text
+    assert "External usage · cloud-a · i-1" in " ".join(invoice.text.split())
+    assert "in none of this" in capacity.text
+    assert signed_in("alice").get("/finance/imports/usage/").status_code == 403
+    assert finance.post(f"{applied['Location']}undo/").status_code == 302
+    assert not ExternalUsage.objects.filter(is_live=True).exists()
+
+
+def test_the_command_line_bills_what_was_used_elsewhere(
+    world: World,
+    berth: Berth,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "usage.csv"
+    file.write_text(_elsewhere(world, "A100"))
+
+    looked = berth("import", "usage", str(file), who="finance")
+    applied = berth("import", "usage", str(file), "--apply", text_digest(file.read_text()), who="finance")
+
+    assert looked.exit_code == 0
+    assert "2.50" in looked.stdout
+    assert applied.exit_code == 0
+    assert ExternalUsage.objects.get().amount_micro == 2_500_000

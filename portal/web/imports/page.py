@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from django import forms
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
@@ -14,6 +15,14 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from portal.billing.external_usage import EXAMPLE as USAGE_EXAMPLE
+from portal.billing.external_usage import (
+    ExternalLine,
+    ExternalPreview,
+    apply_usage,
+    preview_usage,
+    undo_usage,
+)
 from portal.billing.imports import (
     MOST_ROWS,
     MOST_TEXT,
@@ -22,7 +31,7 @@ from portal.billing.imports import (
     undoable,
     visible_import,
 )
-from portal.billing.models import FinanceImport
+from portal.billing.models import ExternalUsage, FinanceImport, ImportKind, OpeningBalance
 from portal.billing.opening_balances import (
     EXAMPLE,
     BalanceLine,
@@ -37,6 +46,7 @@ from portal.web.access import done, refused, rights_of
 from portal.web.figures import money
 
 SHOWN = 200
+UNDO = {ImportKind.BALANCES: undo_balances, ImportKind.USAGE: undo_usage}
 PER_PAGE = 50
 
 
@@ -45,6 +55,7 @@ class _Faulty(Protocol):
 
 
 Line = TypeVar("Line", bound=_Faulty)
+Preview = TypeVar("Preview", BalancePreview, ExternalPreview)
 
 
 class ImportForm(forms.Form):
@@ -74,46 +85,76 @@ def page(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def balances(request: HttpRequest) -> HttpResponse:
     """Show the form for opening balances; a POST previews what each row would do, or applies them all."""
-    rights = rights_of(request)
-    require_finance(rights)
     form = ImportForm(request.POST if request.method == "POST" else None)
-    if not form.is_bound or not form.is_valid():
-        return _balances(request, form, None, 422 if form.is_bound else 200)
-    text, digest = form.cleaned_data["csv"], form.cleaned_data["digest"]
-    try:
-        found = preview_balances(text, rights=rights, now=db_now())
-        if request.POST.get("action") == "apply" and found.is_ready:
-            made = apply_balances(text, digest=digest, rights=rights, now=db_now())
-            said = ngettext("%(n)d row is imported.", "%(n)d rows are imported.", made.rows) % {
-                "n": made.rows
-            }
-            return done(request, said, "web:import", made.uid)
-    except BerthError as error:
-        if error.status in (403, 404):
-            raise
-        sentences = list(error.fields.values()) if isinstance(error, Invalid) else [error.detail]
-        for sentence in sentences:
-            form.add_error("csv", sentence)
-        return _balances(request, form, None, 422)
-    return _balances(request, form, found, 200 if found.is_ready else 422)
-
-
-def _balances(
-    request: HttpRequest, form: ImportForm, found: BalancePreview | None, status: int
-) -> HttpResponse:
-    lines = shown_lines(found.lines) if found else []
-    context: dict[str, Any] = {
-        "form": form,
-        "found": found,
-        "rows": [_balance_row(line) for line in lines],
-        "faulty": sum(bool(line.faults) for line in found.lines) if found else 0,
+    found, answer = _taken(request, form, preview_balances, apply_balances)
+    if answer is not None:
+        return answer
+    context = {
+        "rows": [_balance_row(line) for line in shown_lines(found.lines)] if found else [],
         "balance": money(found.balance_micro) if found else None,
         "used": money(found.used_micro) if found else None,
         "example": f"{EXAMPLE}\nvision,6000.00,1250.50,EUR,2026-11-01\n",
+    }
+    return _shown(request, form, found, "web/import_balances.html", context)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def usage(request: HttpRequest) -> HttpResponse:
+    """Show the form for external usage; a POST previews what each row is billed as, or bills them all."""
+    form = ImportForm(request.POST if request.method == "POST" else None)
+    found, answer = _taken(request, form, preview_usage, apply_usage)
+    if answer is not None:
+        return answer
+    row = "cloud-a,i-0042,vision,,,,8 x A100,2026-11-01T00:00:00Z,2026-11-02T00:00:00Z,8,,512.40,EUR"
+    context = {
+        "rows": [_usage_row(line) for line in shown_lines(found.lines)] if found else [],
+        "amount": money(found.amount_micro) if found else None,
+        "teams": [(team, money(micro)) for team, micro in found.by_team][:SHOWN] if found else [],
+        "example": f"{USAGE_EXAMPLE}\n{row}\n",
+    }
+    return _shown(request, form, found, "web/import_usage.html", context)
+
+
+def _taken(
+    request: HttpRequest,
+    form: ImportForm,
+    preview: Callable[..., Preview],
+    apply: Callable[..., FinanceImport],
+) -> tuple[Preview | None, HttpResponse | None]:
+    """Return what a form's file would do, or the answer once it is applied; the form says what is wrong with it."""
+    rights = rights_of(request)
+    require_finance(rights)
+    if not form.is_bound or not form.is_valid():
+        return None, None
+    text, digest = form.cleaned_data["csv"], form.cleaned_data["digest"]
+    try:
+        found = preview(text, rights=rights, now=db_now())
+        if request.POST.get("action") != "apply" or not found.is_ready:
+            return found, None
+        made = apply(text, digest=digest, rights=rights, now=db_now())
+    except BerthError as error:
+        if error.status in (403, 404):
+            raise
+        for sentence in error.fields.values() if isinstance(error, Invalid) else [error.detail]:
+            form.add_error("csv", sentence)
+        return None, None
+    said = ngettext("%(n)d row is imported.", "%(n)d rows are imported.", made.rows) % {"n": made.rows}
+    return None, done(request, said, "web:import", made.uid)
+
+
+def _shown(
+    request: HttpRequest, form: ImportForm, found: Any, template: str, context: dict[str, Any]
+) -> HttpResponse:
+    context |= {
+        "form": form,
+        "found": found,
+        "faulty": sum(bool(line.faults) for line in found.lines) if found else 0,
         "most": MOST_ROWS,
         "most_bytes": MOST_TEXT,
     }
-    return render(request, "web/import_balances.html", context, status=status)
+    is_fine = not form.is_bound or (found is not None and found.is_ready)
+    return render(request, template, context, status=200 if is_fine else 422)
 
 
 def shown_lines(lines: Sequence[Line]) -> list[Line]:
@@ -138,6 +179,22 @@ def _balance_row(line: BalanceLine) -> dict[str, Any]:
     }
 
 
+def _usage_row(line: ExternalLine) -> dict[str, Any]:
+    return {
+        "number": line.number,
+        "what": line.description,
+        "source": line.source,
+        "id": line.external_id,
+        "name": line.name,
+        "team": line.team,
+        "person": line.person,
+        "starts_at": line.starts_at,
+        "ends_at": line.ends_at,
+        "amount": money(line.amount_micro),
+        "faults": fault_texts(line.faults),
+    }
+
+
 def fault_texts(faults: Sequence[tuple[str, str]]) -> list[str]:
     """Return what is wrong with a row, with its columns."""
     return [f"{column}: {why}" if column else why for column, why in faults]
@@ -147,21 +204,44 @@ def fault_texts(faults: Sequence[tuple[str, str]]) -> list[str]:
 def one(request: HttpRequest, uid: str) -> HttpResponse:
     """Show an import with its rows."""
     book = visible_import(rights_of(request), uid)
-    shown = Paginator(book.balances.select_related("team"), SHOWN).get_page(request.GET.get("page"))
+    is_usage = book.kind == ImportKind.USAGE
+    rows: QuerySet[Any] = (
+        book.usage.select_related("team", "user") if is_usage else book.balances.select_related("team")
+    )
+    shown = Paginator(rows, SHOWN).get_page(request.GET.get("page"))
     context = {
         "book": book,
         "row": import_row(book),
         "page": shown,
-        "rows": [
-            {
-                "line": row.line, "team": row.team, "balance": money(row.balance_micro), "used": money(row.used_micro),
-                "as_of": row.as_of,
-            }
-            for row in shown
-        ],
+        "is_usage": is_usage,
+        "rows": [_billed(row) if is_usage else _brought(row) for row in shown],
         "can_undo": undoable(book),
-    }  # fmt: skip
+    }
     return render(request, "web/import.html", context)
+
+
+def _brought(row: OpeningBalance) -> dict[str, Any]:
+    return {
+        "line": row.line,
+        "team": row.team,
+        "balance": money(row.balance_micro),
+        "used": money(row.used_micro),
+        "as_of": row.as_of,
+    }
+
+
+def _billed(row: ExternalUsage) -> dict[str, Any]:
+    return {
+        "number": row.line,
+        "what": row.description,
+        "source": row.source,
+        "id": row.external_id,
+        "team": row.team,
+        "person": row.user,
+        "starts_at": row.starts_at,
+        "ends_at": row.ends_at,
+        "amount": money(row.amount_micro),
+    }
 
 
 @require_POST
@@ -169,7 +249,7 @@ def undo(request: HttpRequest, uid: str) -> HttpResponse:
     """Reverse all rows of an import."""
     book = visible_import(rights_of(request), uid)
     try:
-        made = undo_balances(book, rights=rights_of(request), now=db_now())
+        made = UNDO[ImportKind(book.kind)](book, rights=rights_of(request), now=db_now())
     except BerthError as error:
         if error.status in (403, 404):
             raise

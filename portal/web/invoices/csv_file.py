@@ -6,7 +6,7 @@ import csv
 import io
 from decimal import Decimal
 
-from portal.billing.models import InvoiceNote
+from portal.billing.models import ExternalUsage, InvoiceNote
 from portal.billing.selectors import InvoiceView, LineView
 from portal.web.figures import MICRO
 from portal.web.invoices.rows import gpu_hours
@@ -55,12 +55,17 @@ def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
         view.currency,
         amount_text(line.amount_micro),
         line.late_for,
-        *map(safe, note_cells(line.note)),
+        *map(safe, beside_cells(line.note, line.external)),
     ]
 
 
-def note_cells(note: InvoiceNote | None) -> tuple[str, str, str]:
-    """Return the number of a note, what it corrects as "202610-0003/2" (invoice and line), and why; "" for usage."""
+def beside_cells(note: InvoiceNote | None, external: ExternalUsage | None) -> tuple[str, str, str]:
+    """Return the number of a note, what it corrects as "202610-0003/2" (invoice and line), and why; "" for usage.
+
+    External usage says so in place of a number, and its source and id there.
+    """
+    if external is not None:
+        return "external", "", f"{external.source}: {external.external_id}"
     if note is None:
         return "", "", ""
     return str(note), f"{note.line.invoice.number}/{note.line.position}", note.reason

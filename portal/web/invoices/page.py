@@ -71,6 +71,8 @@ def line(request: HttpRequest, slug: str, month: str, key: str) -> HttpResponse:
     rated = next(row for row in context["view"].lines if row.key == key)
     if rated.note is not None:
         return redirect("web:note", rated.note.uid)
+    if rated.external is not None:
+        raise NotFound
     records = Paginator(line_usage(context["team"], context["period"], key), PER_PAGE)
     part = records.get_page(request.GET.get("page"))
     context |= {

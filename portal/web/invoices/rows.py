@@ -11,8 +11,16 @@ from fractions import Fraction
 
 from django.db.models import QuerySet, Sum
 
+from portal.billing.external_lines import external_sums
 from portal.billing.metering import events_by_lease
-from portal.billing.models import BillingPeriod, InvoiceNote, RefundCause, UsageRecord, UsageTotal
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    InvoiceNote,
+    RefundCause,
+    UsageRecord,
+    UsageTotal,
+)
 from portal.billing.notes import note_sums
 from portal.billing.selectors import InvoiceView, LineView
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
@@ -48,6 +56,7 @@ class PrintedLine:
     key: str
     late_for: date | None
     note: InvoiceNote | None = None
+    external: ExternalUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,8 @@ def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dic
         found[period_id][team_id] = to_minor(amount)
     for (period_id, team_id), noted in note_sums(periods, teams).items():
         found[period_id][team_id] = found[period_id].get(team_id, 0) + noted
+    for (period_id, team_id), outside in external_sums(periods, teams).items():
+        found[period_id][team_id] = found[period_id].get(team_id, 0) + outside
     return found
 
 
@@ -169,7 +180,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
     return PrintedLine(
         position=line.position,
         person=line.person,
-        flavor=words[line.flavor],
+        flavor=line.flavor if line.external else words[line.flavor],
         device_model=line.device_model,
         leases=line.lease_count,
         length=span(line.seconds),
@@ -179,6 +190,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
         key=line.key,
         late_for=date.fromisoformat(f"{line.late_for}-01") if line.late_for else None,
         note=line.note,
+        external=line.external,
     )
 
 

@@ -26,7 +26,7 @@ from portal.billing.report import GroupBy, report_of
 from portal.teams.labels import Labels, tags_text
 from portal.teams.models import Team
 from portal.web.figures import MICRO
-from portal.web.invoices.csv_file import HEADER, MARK, amount_text, note_cells, safe
+from portal.web.invoices.csv_file import HEADER, MARK, amount_text, beside_cells, safe
 from portal.web.invoices.rows import gpu_hours
 from portal.web.reports.paper import pdf
 from portal.web.reports.printed import report_paper
@@ -56,7 +56,7 @@ def answer(
     kind: str, period: BillingPeriod, teams: Sequence[Team], *, person: str, slug: str
 ) -> FileResponse:
     """Return a month of these teams, of one person where one is named, as a file to keep."""
-    charges = [c for c in charges_of(period, teams) if person in ("", c.user.username)]
+    charges = [c for c in charges_of(period, teams) if person in ("", c.username)]
     now = timezone.now()
     file = cast(IO[bytes], tempfile.TemporaryFile())  # noqa: SIM115 (the answer closes it when it is sent)
     if kind == "lines.csv":
@@ -102,7 +102,7 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
             charge.currency,
             amount_text(charge.amount_micro),
             charge.late_for,
-            *note_cells(charge.note),
+            *beside_cells(charge.note, charge.external),
             charge.labels.project,
             tags_text(dict(charge.labels.tags)),
             *_energy_cells(charge, energy),
@@ -113,7 +113,7 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
 
 def _energy_cells(charge: Charge, energy: Mapping[tuple[int, Labels], EnergyFigures]) -> tuple[str, str, str]:
     """Return a line's energy, how much that is worth, and its carbon; empty is unknown, and of notes there is none."""
-    if charge.note is not None:
+    if not charge.is_usage:
         return "", "", ""
     found = energy.get((charge.total_id, charge.labels), EnergyFigures())
     return (

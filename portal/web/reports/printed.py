@@ -53,7 +53,13 @@ def invoice_paper(view: InvoiceView, *, now: datetime) -> Paper:
             PaperColumn(_("Amount")),
         ],
         rows=[
-            PrintedRow(_note_cells(line.note, line) if line.note else _line_cells(line))
+            PrintedRow(
+                _note_cells(line.note, line)
+                if line.note
+                else _external_cells(line)
+                if line.external
+                else _line_cells(line)
+            )
             for line in printed.lines
         ],
         total=[
@@ -82,6 +88,11 @@ def _line_cells(line: PrintedLine) -> list[str]:
         amount(line.price or Decimal(0), "price"),
         _money(line.amount),
     ]
+
+
+def _external_cells(line: PrintedLine) -> list[str]:
+    what = _("%(what)s (%(source)s, external)") % {"what": line.flavor, "source": line.device_model}
+    return [line.person, what, "", "", "", _money(line.amount)]
 
 
 def _note_cells(note: InvoiceNote, line: PrintedLine) -> list[str]:

@@ -90,6 +90,8 @@ def without(report: ChargebackReport) -> str:
     """Return how the row of what has no cost centre, no project or no such tag is called."""
     if report.by == GroupBy.PROJECT:
         return _("No project")
+    if report.by == GroupBy.PERSON:
+        return _("Nobody in particular")
     return _("Without this tag") if report.by == GroupBy.TAG else _("No cost centre")
 
 
