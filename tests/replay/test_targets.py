@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gzip
+from pathlib import Path
+
 from scheduler.replay import openb
 from tools.bench import curve
-from tools.bench.engine import Bounds, TargetRow, forecast_parts, most, placement_parts, queue_parts
+from tools.bench.engine import Bounds, TargetRow, forecast_parts, most, part_of, placement_parts, queue_parts
 
 
 def test_a_row_says_whether_its_figure_is_what_it_must_be() -> None:
@@ -46,3 +49,11 @@ def test_turns_that_are_told_what_was_learned_decide_as_those_that_learned_it() 
     assert len(learning.versions) == learning.demand.version > 1
     assert told.demand == learning.demand
     assert told.placed.tolist() == learning.placed.tolist()
+
+
+def test_a_part_of_a_trace_is_every_eighth_job(tmp_path: Path) -> None:
+    whole = tmp_path / "jobs.csv.gz"
+    whole.write_bytes(gzip.compress(b"seq,submit_s\n" + b"".join(b"%d,0\n" % n for n in range(18))))
+
+    with part_of(whole) as path:
+        assert path.read_text(encoding="utf-8") == "seq,submit_s\n0,0\n8,0\n16,0\n"
