@@ -67,42 +67,63 @@ SELECT lease_id, begins, min(site), ceil(coalesce(sum(seconds) FILTER (WHERE is_
        estimated_s = excluded.estimated_s, estimated_mj = excluded.estimated_mj
  WHERE billing_leaseenergy.measured_s + billing_leaseenergy.estimated_s <= excluded.measured_s + excluded.estimated_s
 """  # noqa: S608 (our own words)
-# The factors of the hour in which energy was used: that of its site, else the one for all sites.
-_FACTORS = """
-CROSS JOIN LATERAL (SELECT e.measured_mj + e.estimated_mj AS mj) AS used
-LEFT JOIN LATERAL (SELECT value_milli FROM billing_energyfactor
-  WHERE kind = 'carbon' AND site = ANY(ARRAY[e.site, '']) AND valid @> e.begins
-  ORDER BY site DESC LIMIT 1) AS grid ON true
-LEFT JOIN LATERAL (SELECT value_milli FROM billing_energyfactor
-  WHERE kind = 'pue' AND site = ANY(ARRAY[e.site, '']) AND valid @> e.begins
-  ORDER BY site DESC LIMIT 1) AS pue ON true
-"""
+
+
+def _factor(kind: str, site: str) -> str:
+    """Return SQL for the factor of a site that is in force when the hour ``h`` begins."""
+    return f"""(SELECT value_milli FROM (
+    SELECT value_milli, valid FROM billing_energyfactor WHERE kind = '{kind}' AND site = {site}
+       AND lower(valid) <= h.begins ORDER BY lower(valid) DESC LIMIT 1) AS last WHERE valid @> h.begins)
+"""  # noqa: S608 (our own words)
+
+
+# The factors of hours and sites: that of the site, else the one for all other sites. OFFSET keeps the planner from
+# looking them up again for each lease.
+_FACTORS = f"""
+SELECT h.site, h.begins, coalesce({_factor("carbon", "h.site")}, {_factor("carbon", "''")}) AS grid,
+       coalesce({_factor("pue", "h.site")}, {_factor("pue", "''")}) AS pue
+  FROM (SELECT DISTINCT site, begins FROM billing_leaseenergy WHERE {{hours}}) AS h OFFSET 0
+"""  # noqa: S608 (our own words)
 # Milligrams: thousandths of a joule x thousandths of a PUE x milligrams per kWh.
-CARBON_MG = f"used.mj::numeric * pue.value_milli * grid.value_milli / {KWH_MJ * 1000}"
+_MJ = "(e.measured_mj + e.estimated_mj)"
+CARBON_MG = f"{_MJ}::numeric * factor.pue * factor.grid / {KWH_MJ * 1000}"
+_NO_FACTOR = "factor.pue IS NULL OR factor.grid IS NULL"
 _SUMS = f"""
 sum(e.measured_s), sum(e.measured_mj), sum(e.estimated_s), sum(e.estimated_mj), sum({CARBON_MG}),
-sum(used.mj) FILTER (WHERE pue.value_milli IS NULL OR grid.value_milli IS NULL)
+sum({_MJ}) FILTER (WHERE {_NO_FACTOR})
 """
-_OF_LEASE = f"SELECT {_SUMS} FROM billing_leaseenergy e {_FACTORS} WHERE e.lease_id = %s"  # noqa: S608 (our own words)
+_OF_LEASE = f"""
+SELECT {_SUMS} FROM billing_leaseenergy e JOIN ({_FACTORS.format(hours="lease_id = %(lease)s")}) AS factor
+ USING (site, begins) WHERE e.lease_id = %(lease)s
+"""  # noqa: S608 (our own words)
+_HOURS = "begins >= %(since)s::timestamptz AND begins < %(until)s::timestamptz"
 # Leases of a month, or of its days, with what they held and what is known of it.
-_OF_MONTH = """
-SELECT key, max(name), sum(held), sum(measured_s), sum(measured_mj), sum(estimated_s), sum(estimated_mj), sum(mg),
-       sum(no_factor)
-  FROM (
-    SELECT {key} AS key, {name} AS name, own.*, l.count * extract(epoch FROM
-             least(coalesce(l.ended_at, %(now)s), s.ends) - greatest(l.activated_at, s.begins)) AS held
-      FROM leases_lease l JOIN unnest(%(days)s::text[], %(begins)s::timestamptz[], %(ends)s::timestamptz[])
-        AS s (day, begins, ends) ON l.activated_at < s.ends AND coalesce(l.ended_at, %(now)s) > s.begins
-      JOIN catalog_flavor f ON f.id = l.flavor_id JOIN fleet_devicemodel m ON m.id = f.device_model_id
-      JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id
-     CROSS JOIN LATERAL (
-       SELECT {sums} FROM billing_leaseenergy e {factors}
-        WHERE e.lease_id = l.id AND e.begins >= s.begins AND e.begins < s.ends) AS own
-       (measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor)
-     WHERE l.team_id = ANY(%(teams)s) AND l.activated_at IS NOT NULL AND l.not_after > %(since)s
-       AND %(person)s IN ('', u.username)) AS leases
+_OF_MONTH = f"""
+WITH used AS MATERIALIZED (
+  SELECT e.lease_id, width_bucket(e.begins, %(begins)s::timestamptz[]) AS n, {_SUMS}
+    FROM billing_leaseenergy e JOIN ({_FACTORS.format(hours=_HOURS)}) AS factor USING (site, begins)
+   WHERE {_HOURS} GROUP BY 1, 2),
+known (lease_id, n, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor) AS (SELECT * FROM used),
+s AS (SELECT * FROM unnest(%(days)s::text[], %(begins)s::timestamptz[], %(ends)s::timestamptz[])
+  WITH ORDINALITY AS s (day, begins, ends, n)),
+-- What was held and what is known of it one below the other: each finds its leases by their key, never each other's.
+part AS (
+  SELECT l.id AS lease_id, s.day, l.count * extract(epoch FROM
+           least(coalesce(l.ended_at, %(now)s), s.ends) - greatest(l.activated_at, s.begins)) AS held,
+         0 AS measured_s, 0 AS measured_mj, 0 AS estimated_s, 0 AS estimated_mj, NULL::numeric AS mg, 0 AS no_factor
+    FROM leases_lease l JOIN s ON l.activated_at < s.ends AND coalesce(l.ended_at, %(now)s) > s.begins
+   WHERE l.team_id = ANY(%(teams)s) AND l.activated_at IS NOT NULL AND l.not_after > %(since)s
+  UNION ALL
+  SELECT k.lease_id, s.day, 0, k.measured_s, k.measured_mj, k.estimated_s, k.estimated_mj, k.mg, k.no_factor
+    FROM known k JOIN s USING (n))
+SELECT {{key}} AS key, max({{name}}), sum(s.held), sum(s.measured_s), sum(s.measured_mj), sum(s.estimated_s),
+       sum(s.estimated_mj), sum(s.mg), sum(s.no_factor)
+  FROM part s JOIN leases_lease l ON l.id = s.lease_id JOIN catalog_flavor f ON f.id = l.flavor_id
+  JOIN fleet_devicemodel m ON m.id = f.device_model_id JOIN teams_team t ON t.id = l.team_id
+  JOIN accounts_user u ON u.id = l.user_id
+ WHERE l.team_id = ANY(%(teams)s) AND %(person)s IN ('', u.username)
  GROUP BY 1
-"""
+"""  # noqa: S608 (our own words)
 # The energy of an hour by usage record: each record of the lease has as much of it as it has of their seconds in that
 # hour. Adjustments of earlier months have none. Words in braces are for who writes the statement.
 RECORD_ENERGY = f"""
@@ -111,13 +132,14 @@ SELECT record_id, sum(measured_s * part) AS measured_s, sum(measured_mj * part) 
        sum(no_factor * part) AS no_factor
   FROM (
     SELECT u.id AS record_id, e.measured_s, e.measured_mj, e.estimated_s, e.estimated_mj, {CARBON_MG} AS mg,
-           CASE WHEN pue.value_milli IS NULL OR grid.value_milli IS NULL THEN used.mj END AS no_factor,
+           CASE WHEN {_NO_FACTOR} THEN {_MJ} END AS no_factor,
            own.seconds / sum(own.seconds) OVER (PARTITION BY e.id) AS part
-      FROM billing_leaseenergy e JOIN billing_usagerecord u ON u.lease_id = e.lease_id
+      FROM billing_leaseenergy e
+      JOIN ({_FACTORS.format(hours="begins >= {since} AND begins < {until}")}) AS factor USING (site, begins)
+      JOIN billing_usagerecord u ON u.lease_id = e.lease_id
        AND u.span && tstzrange(e.begins, least(e.begins + interval '1 hour', {{until}}))
      CROSS JOIN LATERAL (SELECT extract(epoch FROM least(upper(u.span), e.begins + interval '1 hour', {{until}})
              - greatest(lower(u.span), e.begins)) AS seconds) AS own
-      {_FACTORS}
      WHERE u.period_id = {{period}} AND u.late_for_id IS NULL AND e.begins >= {{since}} AND e.begins < {{until}}
     ) AS parts
  GROUP BY 1
@@ -266,7 +288,7 @@ def energy_of_lease(lease: Lease, *, now: datetime) -> EnergyFigures:
     """Return what a lease has used so far; two queries at most, none before it was active."""
     if lease.activated_at is None:
         return EnergyFigures()
-    (row,) = fetch(_OF_LEASE, [lease.pk])
+    (row,) = fetch(_OF_LEASE, {"lease": lease.pk})
     held = ((lease.ended_at or now) - lease.activated_at).total_seconds() * lease.count
     return _figures(held, *row)
 
@@ -285,10 +307,11 @@ def energy_of_month(
         starts, days = [period.starts_at, period.ends_at], [""]
     key, name = _KEYS[by]
     given: dict[str, Any] = {
-        "now": min(now, period.ends_at), "since": period.starts_at, "teams": [team.pk for team in teams], "days": days,
+        "now": min(now, period.ends_at), "since": period.starts_at, "until": period.ends_at,
+        "teams": [team.pk for team in teams], "days": days,
         "begins": starts[:-1], "ends": starts[1:], "person": person,
     }  # fmt: skip
-    found = fetch(_OF_MONTH.format(key=key, name=name, sums=_SUMS, factors=_FACTORS), given)
+    found = fetch(_OF_MONTH.format(key=key, name=name), given)
     rows = [EnergyRow(key, name, _figures(*values)) for key, name, *values in found]
     whole = EnergyFigures()
     for row in rows:

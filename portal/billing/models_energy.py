@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Cast
@@ -33,6 +34,8 @@ class LeaseEnergy(models.Model):
 
     class Meta:
         ordering = ["lease", "begins"]
+        # Hours come in order of time: a few kilobytes find those of a month.
+        indexes = [BrinIndex(fields=["begins"], name="energy_by_hour", autosummarize=True)]
         constraints = [
             models.UniqueConstraint(fields=["lease", "begins"], name="energy_once_per_hour"),
             models.CheckConstraint(
@@ -71,6 +74,7 @@ class EnergyFactor(models.Model):
 
     class Meta:
         ordering = ["kind", "site", "valid"]
+        indexes = [models.Index("kind", "site", Func(F("valid"), function="lower"), name="energy_factor_at")]
         constraints = [
             ExclusionConstraint(
                 name="one_energy_factor_at_a_time",

@@ -114,9 +114,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
     if rights.is_finance or rights.is_operator:
         section = _("Finance") if rights.is_finance else _("Operations")
         entries.append(NavigationEntry("capacity_now", _("Capacity"), "gauge", section=section))
-        entries.append(
-            NavigationEntry("energy", _("Energy"), "bolt", section=section, also=("energy_factors",))
-        )
+        entries.append(NavigationEntry("energy_factors", _("Carbon factors"), "bolt", section=section))
     if rights.is_operator:
         entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))
         entries.append(NavigationEntry("flavors", _("Flavors"), "cpu", section=_("Operations")))

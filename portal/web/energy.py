@@ -11,7 +11,7 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.formats import date_format
+from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -47,7 +47,7 @@ class FactorRow:
     key: int
     what: str
     site: str
-    value: Decimal
+    value: str
     unit: str
     source: str
     starts_at: datetime
@@ -89,7 +89,7 @@ class FactorFileForm(forms.Form):
     """Many factors as CSV."""
 
     csv = forms.CharField(
-        label=gettext_lazy("Lines"),
+        label="CSV",
         max_length=MOST_CHARACTERS,
         strip=False,
         widget=forms.Textarea({"class": "form-control", "rows": 6, "spellcheck": "false", "wrap": "off"}),
@@ -209,8 +209,10 @@ def _row(factor: EnergyFactor, now: datetime) -> FactorRow:
     return FactorRow(
         key=factor.pk,
         what=_("Grid") if is_carbon else _("PUE"),
-        site=factor.site or _("every other site"),
-        value=Decimal(factor.value_milli) / 1000,
+        site=factor.site or _("all other sites"),
+        value=number_format(
+            (Decimal(factor.value_milli) / 1000).normalize(), use_l10n=True, force_grouping=True
+        ),
         unit=_("g CO₂e/kWh") if is_carbon else "",
         source=factor.source,
         starts_at=begin,

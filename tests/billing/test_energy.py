@@ -401,8 +401,10 @@ def test_an_hour_is_parted_among_usage_records_by_their_seconds(world: World) ->
     )
     one.save()
 
-    sql = RECORD_ENERGY.format(period="%s", until="%s::timestamptz", since="%s::timestamptz")
-    end = period_of(AT).ends_at
-    parts = fetch(sql, [end, end, period_of(AT).pk, period_of(AT).starts_at, end])
+    month = period_of(AT)
+    sql = RECORD_ENERGY.format(
+        period="%(period)s", since="%(since)s::timestamptz", until="%(until)s::timestamptz"
+    )
+    parts = fetch(sql, {"period": month.pk, "since": month.starts_at, "until": month.ends_at})
 
     assert sorted(int(row[2]) for row in parts) == [15 * MINUTE_MJ, 45 * MINUTE_MJ]
