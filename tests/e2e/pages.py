@@ -122,6 +122,16 @@ def _opening_previewed(page: Any) -> None:
     page.locator(".field-error").first.wait_for()
 
 
+def _usage_previewed(page: Any) -> None:
+    day = f"{datetime.now(UTC) - timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ},{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    rows = f"cloud-a,i-1,robotics,8 x A100,{day},8,512.40,EUR\ncloud-a,i-2,nobody,L4,{day},0,5,USD\n"
+    page.locator("#id_csv").fill(
+        f"source,external_id,team,description,start,end,gpus,amount,currency\n{rows}"
+    )
+    page.locator("button[value=preview]").click()
+    page.locator(".field-error").first.wait_for()
+
+
 def _opening_imported(page: Any) -> None:
     if page.locator("main td a").count():
         return
@@ -361,7 +371,14 @@ PAGES = (
         act=_opening_previewed,
         expect="422",
     ),
-    Page("import-usage", "finance", "/finance/imports/usage/", "import_usage"),
+    Page(
+        "import-usage",
+        "finance",
+        "/finance/imports/usage/",
+        "import_usage",
+        act=_usage_previewed,
+        expect="422",
+    ),
     Page("waste", "finance", "/reports/waste/", "waste"),
     Page("projects", "finance", "/finance/projects/", "projects", act=_project_added),
     Page("project", "finance", first("/finance/projects/", r"/finance/projects/[^/\"]+/"), "project"),
