@@ -19,6 +19,7 @@ from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Flag, Instant, PriceField, Text
 from portal.api.idempotency import once
 from portal.api.money import month_of
+from portal.api.parsers import FileParser
 from portal.api.representations import Row
 from portal.api.responses_energy import (
     EnergyFactorAnswer,
@@ -36,7 +37,6 @@ from portal.billing.energy import (
     refused_counters,
 )
 from portal.billing.energy_factors import (
-    MOST_CHARACTERS,
     FactorSpec,
     add_factor,
     end_factor,
@@ -44,6 +44,7 @@ from portal.billing.energy_factors import (
     import_factors,
 )
 from portal.billing.models import EnergyFactor, EnergyFactorKind
+from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import Forbidden, Invalid
 from portal.leases.selectors import visible_lease
 from portal.web.invoices.months import named
@@ -79,7 +80,7 @@ class EnergyFactorBody(Body):
 class FactorFileBody(Body):
     """A CSV file of factors: kind,site,from,until,value,source."""
 
-    csv = s.CharField(max_length=MOST_CHARACTERS, trim_whitespace=False)
+    csv = s.CharField(max_length=MOST_TEXT, trim_whitespace=False)
     is_trial = Flag(required=False, help_text="Only check it.")
 
 
@@ -164,6 +165,8 @@ class OneEnergyFactor(Endpoint):
 
 class EnergyFactorFile(Endpoint):
     """Many factors at once."""
+
+    parser_classes = (FileParser,)
 
     @call(
         "Import factors of carbon and PUE", body=FactorFileBody, answer=ImportedFactors, status=201,

@@ -96,7 +96,7 @@ class BodyTooLarge(BerthError):
     code = "body_too_large"
     status = 413
     title = _("The body is too large")
-    next_step = _("Send at most 1 MiB.")
+    next_step = _("Send less: at most 1 MiB, or 3 MiB where a file is imported.")
 
 
 class LengthRequired(BerthError):

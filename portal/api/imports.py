@@ -16,7 +16,7 @@ from portal.api.representations import Row
 from portal.api.responses import Money, ResponseShape
 from portal.api.wire import instant, money
 from portal.billing.external_usage import ExternalLine, apply_usage, preview_usage
-from portal.billing.imports import MOST_TEXT, imports_in_sight, require_finance, visible_import
+from portal.billing.imports import imports_in_sight, require_finance, visible_import
 from portal.billing.models import FinanceImport, ImportKind
 from portal.billing.opening_balances import (
     BalanceLine,
@@ -24,6 +24,7 @@ from portal.billing.opening_balances import (
     preview_balances,
 )
 from portal.common.clock import db_now
+from portal.common.csv_rows import MOST_TEXT
 from portal.web.imports.page import UNDO, fault_texts, reversal_uid
 
 TAG = "money"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,13 +16,14 @@ from portal.audit.services import record
 from portal.billing.models import BillingPeriod, EnergyFactor, EnergyFactorKind, PeriodState
 from portal.billing.periods import lock_books
 from portal.common.clock import db_now
+from portal.common.csv_rows import read_rows, unusable
 from portal.common.errors import Conflict, Invalid, NotFound
 from portal.fleet.models import Node
 
 # In thousandths. Coal stays below 1.5 kg per kWh; a PUE below one would make energy.
 BOUNDS = {EnergyFactorKind.CARBON: (0, 5_000_000), EnergyFactorKind.PUE: (1000, 10_000)}
 CSV_COLUMNS = ("kind", "site", "from", "until", "value", "source")
-MOST_ROWS, MOST_CHARACTERS, MOST_NAMED = 20_000, 4_000_000, 20
+MOST_ROWS, MOST_NAMED = 20_000, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,56 +142,42 @@ def import_factors(text: str, *, actor: User | None, is_trial: bool = False) -> 
 
 
 def _read(text: str, *, closed: datetime | None) -> list[tuple[int, FactorSpec]]:
-    if len(text) > MOST_CHARACTERS or "\0" in text:
-        raise Invalid(fields={"csv": _("This file is too large, or is not text.")})
-    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    rows = read_rows(text, columns=CSV_COLUMNS, needed=CSV_COLUMNS, example=",".join(CSV_COLUMNS)).rows
+    if len(rows) > MOST_ROWS:
+        raise unusable(_("This file has too many lines: %(n)d at most.") % {"n": MOST_ROWS})
     wrong: dict[str, str] = {}
     found: list[tuple[int, FactorSpec]] = []
-    try:
-        if tuple(name.strip().lower() for name in rows.fieldnames or ()) != CSV_COLUMNS:
-            raise Invalid(
-                fields={"csv": _("The first line must be: %(names)s") % {"names": ",".join(CSV_COLUMNS)}}
-            )
-        rows.fieldnames = list(CSV_COLUMNS)
-        for row in rows:
-            if len(found) >= MOST_ROWS:
-                raise Invalid(
-                    fields={"csv": _("This file has too many lines: %(n)d at most.") % {"n": MOST_ROWS}}
-                )
-            if None in row or None in row.values():
-                wrong[_line(rows.line_num)] = _("This line has too many or too few columns.")
-                continue
-            spec = _spec(row)
-            bad = _wrong(spec, closed=closed) if isinstance(spec, FactorSpec) else {"value": spec}
-            if bad:
-                wrong[_line(rows.line_num)] = " ".join(bad.values())
-            elif isinstance(spec, FactorSpec):
-                found.append((rows.line_num, spec))
-    except csv.Error as error:
-        raise Invalid(fields={_line(rows.reader.line_num): _("This line is not CSV.")}) from error
+    for row in rows:
+        if row.is_too_long or len(row.cells) < len(CSV_COLUMNS):
+            wrong[_line(row.number)] = _("This line has too many or too few columns.")
+            continue
+        spec = _spec(row.cells)
+        bad = _wrong(spec, closed=closed) if isinstance(spec, FactorSpec) else {"value": spec}
+        if bad:
+            wrong[_line(row.number)] = " ".join(bad.values())
+        elif isinstance(spec, FactorSpec):
+            found.append((row.number, spec))
     _refuse(wrong)
     if not found:
-        raise Invalid(fields={"csv": _("This file has no factors.")})
+        raise unusable(_("This file has no factors."))
     return found
 
 
 def _spec(row: dict[str, str]) -> FactorSpec | str:
     """Return the factor of a line, or what is wrong with it."""
-    begin, end = _instant(row["from"]), _instant(row["until"]) if row["until"].strip() else None
-    if begin is None or (end is None and row["until"].strip()):
+    begin, end = _instant(row["from"]), _instant(row["until"]) if row["until"] else None
+    if begin is None or (end is None and row["until"]):
         return _("Write instants with their offset, such as 2026-10-01T00:00:00Z.")
     try:
-        value = Decimal(row["value"].strip())
+        value = Decimal(row["value"])
     except InvalidOperation:
         return _("The value is not a number.")
-    return FactorSpec(
-        row["kind"].strip().lower(), row["site"].strip(), value, row["source"].strip(), begin, end
-    )
+    return FactorSpec(row["kind"].lower(), row["site"], value, row["source"], begin, end)
 
 
 def _instant(text: str) -> datetime | None:
     try:
-        at = parse_datetime(text.strip())
+        at = parse_datetime(text)
     except ValueError:
         return None
     return at if at is not None and at.tzinfo is not None else None

@@ -27,7 +27,6 @@ from portal.teams.models import Team
 from portal.teams.selectors import Rights, visible_teams
 
 MOST_ROWS = 10_000
-MOST_TEXT = 2 * 1024 * 1024
 MOST_TOLD = 100  # sentences in one refusal
 MOST_AMOUNT_MICRO = 10**15
 _AMOUNT = re.compile(r"[0-9]{1,9}([.,][0-9]{1,6})?")

@@ -40,9 +40,9 @@ __all__ = [
     "LineView",
     "accruing_by_lease",
     "cost_so_far",
+    "costs_and_prices",
     "discounts_at",
     "draft_lines",
-    "hourly_micro",
     "invoice_view",
     "line_key",
     "line_usage",
@@ -142,29 +142,39 @@ def _zip(leases: Sequence[Lease], now: datetime) -> Iterable[tuple[Lease, list[P
     return ((lease, found[lease.pk]) for lease in leases)
 
 
-def hourly_micro(lease: Lease, *, now: datetime) -> int | None:
-    """Return what the lease costs an hour at the rate in force now, in micro-units; None without a rate."""
-    return _hourly(lease, rates_by_model([lease.flavor.device_model_id])[lease.flavor.device_model_id], now)
+def costs_and_prices(leases: Sequence[Lease], *, now: datetime) -> dict[int, tuple[int | None, int | None]]:
+    """Return by lease id what it cost up to now and what it costs an hour now, in micro-units; None is unknown."""
+    return _costs_and_prices(leases, rates_by_model(ls.flavor.device_model_id for ls in leases), now)
+
+
+def _costs_and_prices(
+    leases: Sequence[Lease], rates: dict[int, list[Rate]], now: datetime
+) -> dict[int, tuple[int | None, int | None]]:
+    parts = _pieces_of(leases, now, rates)
+    return {
+        lease.pk: (
+            None if (own := parts[lease.pk]) is None else int(exact_cost(lease, own)),
+            _hourly(lease, rates[lease.flavor.device_model_id], discount, now),
+        )
+        for lease, discount in zip(leases, discounts_at(leases, now), strict=True)
+    }
 
 
 def cost_and_price(lease: Lease, *, now: datetime) -> tuple[int | None, int | None, str]:
     """Return what a lease cost up to now and what it costs an hour, in micro-units of a currency; None is unknown."""
     rates = rates_by_model([lease.flavor.device_model_id])
-    parts = _pieces_of([lease], now, rates)[lease.pk]
-    cost = None if parts is None else int(exact_cost(lease, parts))
+    cost, hourly = _costs_and_prices([lease], rates, now)[lease.pk]
     own = rates[lease.flavor.device_model_id]
-    return cost, _hourly(lease, own, now), own[0].card.currency if own else currency()
+    return cost, hourly, own[0].card.currency if own else currency()
 
 
-def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:
+def _hourly(lease: Lease, rates: Sequence[Rate], discount: Discount | None, now: datetime) -> int | None:
     for rate in rates:
         if (rate.valid.lower is None or rate.valid.lower <= now) and (
             rate.valid.upper is None or now < rate.valid.upper
         ):
-            price = lowered(rate.micro_per_hour, lease.price_milli)
-            return int(
-                exact_micro(lease.share_milli * 3600, discounted_price(price, discounts_at([lease], now)[0]))
-            )
+            price = discounted_price(lowered(rate.micro_per_hour, lease.price_milli), discount)
+            return int(exact_micro(lease.share_milli * 3600, price))
     return None
 
 

@@ -6,12 +6,15 @@ import csv
 import io
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from django.utils.translation import gettext as _
 
 from portal.common.errors import Invalid
 
 MARK = "\ufeff"
+# Characters of a file that finance imports: what a form and a call take (DATA_UPLOAD_MAX_MEMORY_SIZE, FileParser).
+MOST_TEXT: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

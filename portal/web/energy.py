@@ -19,7 +19,6 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from portal.billing.energy import EnergyBy, energy_of_month, refused_counters
 from portal.billing.energy_factors import (
     CSV_COLUMNS,
-    MOST_CHARACTERS,
     add_factor,
     end_factor,
     factors,
@@ -27,6 +26,7 @@ from portal.billing.energy_factors import (
     sites,
 )
 from portal.billing.models import EnergyFactor, EnergyFactorKind
+from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
@@ -90,7 +90,7 @@ class FactorFileForm(forms.Form):
 
     csv = forms.CharField(
         label="CSV",
-        max_length=MOST_CHARACTERS,
+        max_length=MOST_TEXT,
         strip=False,
         widget=forms.Textarea({"class": "form-control", "rows": 6, "spellcheck": "false", "wrap": "off"}),
     )

@@ -14,7 +14,7 @@ from portal.billing.books import verify_books
 from portal.billing.closing import close_period
 from portal.billing.metering import meter_all
 from portal.billing.models import UsageRecord
-from portal.billing.selectors import cost_so_far, hourly_micro, invoice_view, period_of
+from portal.billing.selectors import cost_so_far, costs_and_prices, invoice_view, period_of
 from portal.budgets.periods import stretch_of
 from portal.catalog.discounts import (
     DiscountHours,
@@ -75,7 +75,7 @@ def test_a_lease_pays_less_from_the_second_on_at_which_a_discount_holds(world: W
     month = stretch_of(date(2026, 3, 1), date(2026, 4, 1), Months())
     (before,) = standings([(team.pk, month)], now=NOW + HOUR / 2)
     so_far = cost_so_far([lease], now=NOW + 3 * HOUR / 2)[lease.pk]
-    hourly = [hourly_micro(lease, now=NOW + part * HOUR) for part in (0, 1)]
+    hourly = [costs_and_prices([lease], now=NOW + part * HOUR)[lease.pk][1] for part in (0, 1)]
     expire_due(now=NOW + 3 * HOUR)
     meter_all(now=NOW + 3 * HOUR)
 

@@ -322,8 +322,8 @@ GOOD = "carbon,,2026-02-01T00:00:00Z,2026-02-01T01:00:00Z,400,grid\n"
         (HEAD + GOOD + "carbon,,2026-02-01T02:00:00Z,2026-02-01T01:00:00Z,300,grid\n", "line 3"),
         (HEAD + GOOD + "carbon,,2026-02-01T02:00:00Z,,300,\n", "line 3"),
         (HEAD + GOOD + "carbon,2026-02-01T02:00:00Z,300\n", "line 3"),
-        (HEAD + GOOD + 'carbon,"a"b,2026-02-01T02:00:00Z,,300,x\n', "line 3"),
-        (HEAD + GOOD + "car\0bon\n", "csv"),
+        (HEAD + GOOD + 'carbon,"a"b,2026-02-01T02:00:00Z,,300,x\n', "csv"),
+        (HEAD + GOOD + "car\0bon\n", "line 3"),
     ],
 )
 def test_a_file_with_one_wrong_line_adds_nothing_and_names_it(world: World, text: str, place: str) -> None:

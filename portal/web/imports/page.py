@@ -25,7 +25,6 @@ from portal.billing.external_usage import (
 )
 from portal.billing.imports import (
     MOST_ROWS,
-    MOST_TEXT,
     imports_in_sight,
     require_finance,
     undoable,
@@ -41,6 +40,7 @@ from portal.billing.opening_balances import (
     undo_balances,
 )
 from portal.common.clock import db_now
+from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import BerthError, Invalid
 from portal.web.access import done, refused, rights_of
 from portal.web.figures import money

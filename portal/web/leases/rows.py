@@ -11,9 +11,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.billing.selectors import cost_so_far, discounts_at
-from portal.catalog.pricing import discounted_price, exact_micro, lowered
-from portal.catalog.selectors import rates_now
+from portal.billing.selectors import costs_and_prices
 from portal.common.moments import span
 from portal.leases.models import Lease
 from portal.leases.selectors import seconds_left
@@ -66,15 +64,8 @@ def lease_rows(leases: Sequence[Lease], *, now: datetime) -> list[LeaseRow]:
     """Return rows for leases read with team, user, flavor, node and request; a bounded number of queries."""
     if not leases:
         return []
-    costs = cost_so_far(leases, now=now)
-    rates = rates_now({lease.flavor.device_model_id for lease in leases}, now=now)
-    rows = []
-    for lease, discount in zip(leases, discounts_at(leases, now), strict=True):
-        rate = rates.get(lease.flavor.device_model_id)
-        price = discounted_price(lowered(rate.micro_per_hour, lease.price_milli), discount) if rate else None
-        hourly = None if price is None else int(exact_micro(lease.share_milli * 3600, price))
-        rows.append(_row(lease, cost=costs.get(lease.pk), hourly=hourly, now=now))
-    return rows
+    found = costs_and_prices(leases, now=now)
+    return [_row(lease, cost=found[lease.pk][0], hourly=found[lease.pk][1], now=now) for lease in leases]
 
 
 def part_text(lease: Lease) -> str:
