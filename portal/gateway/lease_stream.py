@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from nodeagent.protocol.streams import WINDOW, Event, Kind
+from nodeagent.protocol.streams import Event, Kind
 from portal.gateway.nodes import NodeLink
 
 
@@ -39,7 +39,7 @@ class LeaseStream:
 
     async def open(self, wish: dict[str, Any]) -> dict[str, Any]:
         """Ask for it and return the node's answer; raises StreamLostError where it is refused."""
-        self._stream = self._link.open(self, wish, window=WINDOW)
+        self._stream = self._link.open(self, wish)
         if not self._stream:
             self._lost = StreamLostError("node_away")
             raise self._lost

@@ -35,9 +35,6 @@ Send = Callable[[AsgiMessage], Awaitable[None]]
 
 # What a welcome says of heartbeats means nothing here; pings of the socket itself tell that the other end lives.
 _QUIET_S: Final = 3600
-# Ahead of a person's screen there is less than the protocol allows: a gateway has many of them, and with all of it a
-# hundred that nobody draws cost it 42 MB.
-WINDOW: Final = 128 * 1024
 _waiting = UnprovenSockets()
 
 
@@ -70,10 +67,10 @@ class NodeLink:
 
     # Streams; a node that does not read what is said to it loses its socket, and nothing is raised here.
 
-    def open(self, user: StreamUser, wish: dict[str, Any], *, window: int = WINDOW) -> int:
+    def open(self, user: StreamUser, wish: dict[str, Any]) -> int:
         """Ask for a stream; returns its number, 0 where the node takes no more."""
         try:
-            stream = self._streams.open(wish, window=window)
+            stream = self._streams.open(wish)
         except StreamProtocolError:
             self.close(CLOSE_LATER)
             return 0

@@ -46,8 +46,9 @@ from portal.telemetry.viewers import headers_of
 
 log = logging.getLogger(__name__)
 
-# A screen draws later than its socket receives: the page says what it has drawn.
-MOST_IN_FLIGHT: Final = 512 * 1024
+# A screen draws later than its socket receives: the page says what it has drawn. As much again lies ahead of it here;
+# with twice as much on the way a hundred screens that nobody draws cost a gateway 42 MB instead of 35.
+MOST_IN_FLIGHT: Final = 256 * 1024
 MOST_AT_ONCE: Final = 128 * 1024
 MOST_PER_LEASE: Final = 256
 WORDS_PER_S: Final = 1000
