@@ -189,8 +189,8 @@ def _wrong(spec: FactorSpec, *, closed: datetime | None) -> dict[str, str]:
         fields["kind"] = _("The kind is carbon or pue.")
     else:
         least, most = BOUNDS[EnergyFactorKind(spec.kind)]
-        # NaN compares with nothing, and what is out of bounds may be too large to be rounded.
-        if not spec.value.is_finite() or not least <= spec.value * 1000 <= most:
+        # NaN compares with nothing, and what is out of bounds may be too large to be rounded or multiplied.
+        if not spec.value.is_finite() or not Decimal(least) / 1000 <= spec.value <= Decimal(most) / 1000:
             fields["value"] = _("The value lies between %(least)s and %(most)s.") % {
                 "least": least // 1000,
                 "most": most // 1000,
@@ -209,6 +209,9 @@ def _wrong(spec: FactorSpec, *, closed: datetime | None) -> dict[str, str]:
         fields["starts_at"] = _("This month is closed: its carbon stays as it is.")
     if spec.ends_at is not None and not spec.starts_at < spec.ends_at:
         fields["ends_at"] = _("A factor ends after it begins.")
+    elif spec.ends_at is not None and spec.ends_at.year > 2100:
+        # The last hours of the year 9999 are in no year that can be read back.
+        fields["ends_at"] = _("Give a year from 2000 to 2100.")
     return fields
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal
 from zoneinfo import ZoneInfo
 
 from django.db import IntegrityError, transaction
@@ -210,7 +210,7 @@ def _gpus(cells: RowReader) -> int | None:
     try:
         count = Decimal(text.replace(",", ".") if cells.delimiter == ";" else text)
         milli = count * 1000
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one that overflows
         count = milli = Decimal(-1)
     if not count.is_finite() or not 0 < count <= MOST_GPUS or milli != int(milli) or "_" in text:
         cells.fault("gpus", _("Give a number of GPUs above zero, with at most three decimals."))

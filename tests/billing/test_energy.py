@@ -295,7 +295,8 @@ def test_a_factor_that_follows_ends_the_one_before_it(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [("carbon", "-1"), ("carbon", "5000.1"), ("carbon", "NaN"), ("carbon", "1e90"), ("carbon", "1.0001"),
+    [("carbon", "-1"), ("carbon", "5000.1"), ("carbon", "NaN"), ("carbon", "1e90"), ("carbon", "9e999999"),
+     ("carbon", "1.0001"),
      ("pue", "0.9"), ("pue", "11"), ("heat", "1")],
 )  # fmt: skip
 def test_absurd_factors_are_refused(world: World, kind: str, value: str) -> None:
@@ -318,6 +319,8 @@ GOOD = "carbon,,2026-02-01T00:00:00Z,2026-02-01T01:00:00Z,400,grid\n"
         (HEAD + GOOD + "carbon,,2026-02-01T01:00:00,,1,grid\n", "line 3"),
         (HEAD + GOOD + "carbon,,2026-02-31T01:00:00Z,,1,grid\n", "line 3"),
         (HEAD + GOOD + "carbon,,2026-02-01T01:00:00Z,,1e99,grid\n", "line 3"),
+        (HEAD + GOOD + "carbon,,2026-02-01T01:00:00Z,,9e999999,grid\n", "line 3"),
+        (HEAD + GOOD + "carbon,,2026-02-01T01:00:00Z,9999-12-31T23:59:59-14:00,1,grid\n", "line 3"),
         (HEAD + GOOD + "carbon,,2026-02-01T00:30:00Z,,300,grid\n", "line 3"),
         (HEAD + GOOD + "carbon,,2026-02-01T02:00:00Z,2026-02-01T01:00:00Z,300,grid\n", "line 3"),
         (HEAD + GOOD + "carbon,,2026-02-01T02:00:00Z,,300,\n", "line 3"),

@@ -193,6 +193,8 @@ def test_undoing_takes_it_off_every_draft_and_lets_the_ids_come_again(world: Wor
         ("gpus", "0", "gpus: Give a number of GPUs above zero"),
         ("gpus", "NaN", "gpus: Give a number of GPUs above zero"),
         ("gpus", "1e99", "gpus: Give a number of GPUs above zero"),
+        ("gpus", "9e999999", "gpus: Give a number of GPUs above zero"),
+        ("gpus", "sNaN", "gpus: Give a number of GPUs above zero"),
         ("gpus", "0.0001", "gpus: Give a number of GPUs above zero"),
         ("amount", "-5", "amount: Write an amount of zero or more"),
         ("amount", "", "amount: Give either an amount or a price"),
