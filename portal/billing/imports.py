@@ -29,6 +29,8 @@ from portal.teams.selectors import Rights, visible_teams
 MOST_ROWS = 10_000
 MOST_TOLD = 100  # sentences in one refusal
 MOST_AMOUNT_MICRO = 10**15
+# What two files that are applied at once cannot both have.
+_ROWS_ONCE = ("external_id_once_at_its_source", "opening_balance_of_a_team_once")
 _AMOUNT = re.compile(r"[0-9]{1,9}([.,][0-9]{1,6})?")
 
 
@@ -214,6 +216,8 @@ def refused(kind: str, digest: str, error: IntegrityError) -> Exception:
             require_new(kind, digest)
         except Conflict as conflict:
             return conflict
+    if constraint_of(error) in _ROWS_ONCE:
+        return Conflict(_("Somebody else has just imported some of these rows. Preview the file again."))
     if is_about_closed_month(error):
         return PeriodClosed()
     return error

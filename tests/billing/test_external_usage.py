@@ -13,16 +13,17 @@ from django.db import IntegrityError, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from portal.billing import external_usage
 from portal.billing.books import verify_books
 from portal.billing.charges import charges_of
 from portal.billing.closing import close_period
 from portal.billing.conservation import capacity_of, together
 from portal.billing.external_usage import apply_usage, preview_usage, undo_usage
 from portal.billing.focus import COLUMNS, write_focus
-from portal.billing.imports import MOST_ROWS, text_digest
+from portal.billing.imports import MOST_ROWS, hold_month, text_digest
 from portal.billing.label_shares import split_by_label
 from portal.billing.metering import meter_all
-from portal.billing.models import ExternalUsage, FinanceImport, Invoice
+from portal.billing.models import BillingPeriod, ExternalUsage, FinanceImport, Invoice
 from portal.billing.notes import propose_note
 from portal.billing.periods import period_of
 from portal.billing.rehearsal import rehearse_close
@@ -229,6 +230,19 @@ def test_an_id_of_a_source_comes_once_in_a_file_and_once_in_all(world: World) ->
 
     assert caught.value.fields["csv"][0] == f"Line 2, external_id: This was imported already, by {book.uid}."
     assert FinanceImport.objects.count() == 1
+
+
+def test_who_is_slower_with_the_same_ids_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = GOOD.replace("512.40", "500.00")
+
+    def held_up(month: date) -> BillingPeriod:
+        monkeypatch.undo()
+        applied(world, first)
+        return hold_month(month)
+
+    monkeypatch.setattr(external_usage, "hold_month", held_up)
+    with pytest.raises(Conflict, match="just imported"):
+        apply_usage(GOOD, digest=text_digest(GOOD), rights=world.rights("finance"), now=NOW)
 
 
 def test_a_closed_month_takes_nothing_and_its_lines_take_no_note(world: World) -> None:

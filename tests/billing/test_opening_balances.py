@@ -12,11 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portal.audit.models import AuditEntry
+from portal.billing import opening_balances
 from portal.billing.books import verify_books
 from portal.billing.closing import close_period
 from portal.billing.imports import MOST_ROWS, imports_in_sight, text_digest, undoable, visible_import
 from portal.billing.models import FinanceImport, OpeningBalance
-from portal.billing.opening_balances import apply_balances, preview_balances, undo_balances
+from portal.billing.opening_balances import (
+    BalancePreview,
+    apply_balances,
+    preview_balances,
+    undo_balances,
+)
 from portal.billing.periods import period_of, set_month_zone
 from portal.budgets.models import Wallet, WalletMovement
 from portal.budgets.periods import BudgetStretch
@@ -26,6 +32,7 @@ from portal.common.invariants import broken
 from portal.common.sql import execute
 from portal.leases.budget_standing import standings
 from portal.teams.models import Team
+from portal.teams.selectors import Rights
 from tests.portal.builders import World, build_world
 
 NOW = datetime(2026, 10, 16, 12, tzinfo=UTC)
@@ -166,6 +173,21 @@ def test_a_team_stands_in_a_file_once_and_in_a_month_once(world: World) -> None:
 
     (again,) = faults(world, "vision,1,,EUR,2026-10-03")
     assert again == [f"team: The opening balance of this team was imported already, by {book.uid}."]
+
+
+def test_who_is_slower_with_the_same_teams_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[BalancePreview] = []
+
+    def held_up(text: str, *, rights: Rights, now: datetime) -> BalancePreview:
+        looks.append(preview_balances(text, rights=rights, now=now))
+        if len(looks) == 2:  # the last look before it is written: no wallet is locked where none gets anything
+            monkeypatch.undo()
+            applied(world, HEAD + "Language,,300,EUR,2026-10-01\n")
+        return looks[-1]
+
+    monkeypatch.setattr(opening_balances, "preview_balances", held_up)
+    with pytest.raises(Conflict, match="just imported"):
+        applied(world)
 
 
 @pytest.mark.parametrize(
