@@ -165,7 +165,7 @@ def require_seen(period: BillingPeriod, seen: str) -> None:
     Call with the books locked. Raises Invalid for a text that no rehearsal has said.
     """
     try:
-        records, _amount_seen, notes, _noted = (int(part) for part in seen.split("."))
+        records, _amount, notes, _noted, rows, _last = (int(part) for part in seen.split("."))
     except ValueError as error:
         raise Invalid(fields={"seen": _("Give what the rehearsal said, or leave it out.")}) from error
     present = _seen(period, [])
@@ -175,8 +175,8 @@ def require_seen(period: BillingPeriod, seen: str) -> None:
     said = []
     if found[0] != records:
         said.append(_more(found[0] - records))
-    if found[2] != notes:
-        said.append(_more_notes(found[2] - notes))
+    if more := found[2] + found[4] - notes - rows:
+        said.append(_more_notes(more))
     if not said:
         said.append(str(_("The amounts are not those that you have seen.")))
     raise Conflict(
@@ -205,7 +205,10 @@ def _more_notes(count: int) -> str:
 
 
 def _seen(period: BillingPeriod, waiting: Sequence[tuple[Lease, list[Piece]]]) -> str:
-    """Return records, what they come to in 1/3,600,000 micro-units, notes and what those come to."""
+    """Return records, what they come to in 1/3,600,000 micro-units, notes, what those come to, and external rows.
+
+    Of external rows it is how many and the last: one that was undone and imported for another team is another row.
+    """
     rows = UsageTotal.objects.filter(period=period).values_list(
         "records", "share_milli_seconds", "micro_per_hour"
     )
@@ -218,9 +221,8 @@ def _seen(period: BillingPeriod, waiting: Sequence[tuple[Lease, list[Piece]]]) -
     notes = InvoiceNote.objects.filter(period=period, state=NoteState.APPROVED)
     sums = notes.aggregate(n=models.Count("pk"), amount=Sum("amount_micro"))
     external = ExternalUsage.objects.filter(period=period, is_live=True)
-    outside = external.aggregate(n=models.Count("pk"), amount=Sum("amount_micro"))
-    noted = (sums["amount"] or 0) + (outside["amount"] or 0)
-    return f"{records}.{exact}.{sums['n'] + outside['n']}.{noted}"
+    outside = external.aggregate(n=models.Count("pk"), last=models.Max("pk"))
+    return f"{records}.{exact}.{sums['n']}.{sums['amount'] or 0}.{outside['n']}.{outside['last'] or 0}"
 
 
 def _stored(period: BillingPeriod) -> dict[tuple[int, str], list[UsageTotal]]:

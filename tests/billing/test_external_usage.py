@@ -217,6 +217,18 @@ def test_each_fault_is_named_with_its_column(world: World, column: str, value: s
     assert f"{line.faults[0][0]}: {line.faults[0][1]}".startswith(said)
 
 
+def test_a_close_refuses_a_bill_that_went_to_another_team_since_it_was_seen(world: World) -> None:
+    period = period_of(NOW)
+    book = applied(world)
+    seen = rehearse_close(period, now=LATER).seen
+    undo_usage(book, rights=world.rights("finance"), now=NOW)
+    applied(world, GOOD.replace("i-1,perception,bob,EU-1", "i-1,robotics,,"))
+
+    with pytest.raises(Conflict, match="not those that you have seen"):
+        close_period(period=period, actor=None, seen=seen, now=LATER)
+    assert not Invoice.objects.exists()
+
+
 def test_an_id_of_a_source_comes_once_in_a_file_and_once_in_all(world: World) -> None:
     twice = GOOD + GOOD.splitlines()[2].replace("robotics", "vision")
     (fault,) = preview_usage(twice, rights=world.rights("finance"), now=NOW).lines[3].faults
