@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Max, Q
 
 from nodeagent.protocol.images import LAYOUT, LOCAL, image_of
 from portal.common import outbox
+from portal.common.sql import fetch
 from portal.jobs.models import Job
 from portal.jobs.registry import UnresolvedError, digest_of
 from portal.jobs.states import JobState
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 RESOLVE: Final = "scheduler.tasks.resolve_digests"
 AT_ONCE: Final = 16
+# A worker that asks does no turn of the scheduler: so long at most, and never two workers at a time.
+ALL_WITHIN_S: Final = 8
+ASKING_LOCK: Final = 422_776_367_991
 AGAIN_AFTER: Final = timedelta(seconds=30)
 # A registry that is down for longer is asked by the node: by then most jobs have begun.
 GIVEN_UP_AFTER: Final = timedelta(minutes=10)
@@ -60,28 +65,56 @@ def resolve_digests(*, now: datetime) -> int:
     """Ask registries what waiting jobs' tags mean, and keep it; returns how many images. Safe to repeat.
 
     Each image is asked about once for all jobs that name it, side by side with others. No transaction is open
-    meanwhile: a job that has begun or got its digest in the meantime is left as it is.
+    meanwhile: a job that has begun or got its digest in the meantime is left as it is. While one worker asks, others
+    return at once; what was handed in since is nudged again at the end.
     """
-    unresolved = _UNRESOLVED.filter(submitted_at__gt=now - GIVEN_UP_AFTER).filter(
-        Q(image_asked_at=None) | Q(image_asked_at__lt=now - AGAIN_AFTER)
-    )
-    texts = list(
-        unresolved.order_by("spec__image").values_list("spec__image", flat=True).distinct()[:AT_ONCE]
-    )
-    if not (texts and settings.RESOLVE_IMAGES):
+    if not settings.RESOLVE_IMAGES:
         return 0
-    for text, digest in zip(texts, async_to_sync(_ask_all)(texts), strict=True):
-        with transaction.atomic():
-            # A job that somebody is changing begins, or is asked about again.
-            free = _UNRESOLVED.filter(spec__image=text).select_for_update(skip_locked=True).order_by("pk")
-            pks = list(free.values_list("pk", flat=True))
-            Job.objects.filter(pk__in=pks).update(image_digest=digest, image_asked_at=now)
+    with _alone() as is_alone:
+        texts = _due(now)[:AT_ONCE] if is_alone else []
+        if not texts:
+            return 0
+        for text, digest in zip(texts, async_to_sync(_ask_all)(texts), strict=True):
+            with transaction.atomic():
+                # A job that somebody is changing begins, or is asked about again.
+                free = _UNRESOLVED.filter(spec__image=text).select_for_update(skip_locked=True).order_by("pk")
+                pks = list(free.values_list("pk", flat=True))
+                Job.objects.filter(pk__in=pks).update(image_digest=digest, image_asked_at=now)
+    if set(_due(now)) - set(texts):
+        outbox.nudge(RESOLVE)
     return len(texts)
 
 
+def _due(now: datetime) -> list[str]:
+    """Return the images to ask about, those that nobody has asked about before others."""
+    unresolved = _UNRESOLVED.filter(submitted_at__gt=now - GIVEN_UP_AFTER).filter(
+        Q(image_asked_at=None) | Q(image_asked_at__lt=now - AGAIN_AFTER)
+    )
+    rows = unresolved.values_list("spec__image").annotate(asked_at=Max("image_asked_at"))
+    return [text for text, _at in rows.order_by(F("asked_at").asc(nulls_first=True), "spec__image")]
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Say whether no other worker asks; none begins to within this. A worker that dies gives it back."""
+    (row,) = fetch("SELECT pg_try_advisory_lock(%s)", [ASKING_LOCK])
+    try:
+        yield bool(row[0])
+    finally:
+        if row[0]:
+            fetch("SELECT pg_advisory_unlock(%s)", [ASKING_LOCK])
+
+
 async def _ask_all(texts: Sequence[str]) -> list[str]:
-    with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="registry") as threads:
-        return list(await asyncio.gather(*(_ask(text, threads) for text in texts)))
+    """Ask side by side; who is not through in time keeps its tag for now."""
+    threads = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="registry")
+    tasks = [asyncio.create_task(_ask(text, threads)) for text in texts]
+    _done, late = await asyncio.wait(tasks, timeout=ALL_WITHIN_S)
+    for task in late:
+        task.cancel()
+    # A thread that still looks up a name ends by its own time-out; nobody waits for it.
+    threads.shutdown(wait=False, cancel_futures=True)
+    return ["" if task in late else task.result() for task in tasks]
 
 
 async def _ask(text: str, threads: ThreadPoolExecutor) -> str:

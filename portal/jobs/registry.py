@@ -43,7 +43,7 @@ class UnresolvedError(Exception):
 async def digest_of(image: ImageReference, threads: Executor) -> str:
     """Return the digest that a tag of a registry means now; raises UnresolvedError. Names are looked up in ``threads``.
 
-    Takes as long as three answers at most, each within some seconds.
+    Takes as long as four answers at most, each within some seconds.
     """
     host, _, path = image.name.partition("/")
     if host == HUB:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,12 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from nodeagent.protocol.jobs import order_of
 from portal.agents.desired import desired_state
 from portal.common import outbox
 from portal.fleet.models import Node
+from portal.jobs import digests as digests_module
 from portal.jobs.digests import RESOLVE, resolve_digests
 from portal.jobs.images import store_allowed_images
 from portal.jobs.models import Job
@@ -206,6 +208,54 @@ def test_registry_that_hangs_up_keeps_no_other_from_being_asked(
     resolve_digests(now=world.now)
 
     assert digests() == ["", FIRST]
+
+
+def test_name_that_nobody_answers_for_holds_no_worker_back(
+    world: World, registry: Registry, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, looked_up = threading.Event(), socket.getaddrinfo
+
+    def look(host: str, *more: Any, **words: Any) -> Any:
+        if host == "registry.example":
+            found.wait(60)
+        return looked_up(host, *more, **words)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    monkeypatch.setattr(digests_module, "ALL_WITHIN_S", 1)
+    hand_in(world, image="registry.example/ml/pytorch:2.9")
+    hand_in(world, image=image)
+    begun = time.monotonic()
+
+    try:
+        assert resolve_digests(now=world.now) == 2
+        assert time.monotonic() - begun < 30
+    finally:
+        found.set()
+    assert digests() == ["", FIRST]
+
+
+def test_while_one_worker_asks_no_other_does(
+    world: World, registry: Registry, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_in(world, image=image)
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(%s)", [digests_module.ASKING_LOCK])
+            assert resolve_digests(now=world.now) == 0
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [digests_module.ASKING_LOCK])
+    finally:
+        other.close()
+    assert registry.asked == []
+
+    nudged: list[str] = []
+    monkeypatch.setattr(outbox, "nudge", nudged.append)
+    monkeypatch.setattr(digests_module, "AT_ONCE", 1)
+    hand_in(world, image=image.replace("2.9", "3.0"))
+    counts = [resolve_digests(now=world.now) for _turn in range(3)]
+
+    assert (counts, nudged) == ([1, 1, 0], [RESOLVE])
+    assert digests() == [FIRST, ""]
 
 
 def test_job_that_has_begun_keeps_what_it_runs_in(world: World, image: str) -> None:
