@@ -49,15 +49,19 @@ async def digest_of(image: ImageReference, threads: Executor) -> str:
     if host == HUB:
         host, path = HUB_SERVER, path if "/" in path else f"library/{path}"
     url = f"{_base(host)}/v2/{path}/manifests/{image.tag or 'latest'}"
+    named = host in _named()
     try:
-        answer = await _ask("HEAD", url, threads)
+        answer = await _ask("HEAD", url, threads, may_be_private=named)
         token = ""
         if answer.status == 401:
-            token = await _token(answer.headers.get("www-authenticate", ""), path, threads)
-            answer = await _ask("HEAD", url, threads, token)
+            challenge = answer.headers.get("www-authenticate", "")
+            token = await _token(challenge, path, threads, is_named=named)
+            answer = await _ask("HEAD", url, threads, token, may_be_private=named)
         digest = answer.headers.get("docker-content-digest", "")
         if answer.status == 200 and not digest:
-            answer = await _ask("GET", url, threads, token, most=MOST_MANIFEST + 1)
+            answer = await _ask(
+                "GET", url, threads, token, most=MOST_MANIFEST + 1, may_be_private=named
+            )
             if len(answer.body) > MOST_MANIFEST:
                 raise UnresolvedError("its manifest is too long")
             digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
@@ -71,17 +75,26 @@ async def digest_of(image: ImageReference, threads: Executor) -> str:
 
 
 async def _ask(
-    method: str, url: str, threads: Executor, token: str = "", *, most: int = MOST_TOKEN
+    method: str,
+    url: str,
+    threads: Executor,
+    token: str = "",
+    *,
+    most: int = MOST_TOKEN,
+    may_be_private: bool,
 ) -> HttpAnswer:
     headers = {"accept": ACCEPT, "accept-encoding": "identity", "user-agent": "berth"}
     if token:
         headers["authorization"] = f"Bearer {token}"
-    may_be_private = urlsplit(url).netloc in _named()
     return await exchange(method, url, threads, headers=headers, most=most, may_be_private=may_be_private)
 
 
-async def _token(challenge: str, path: str, threads: Executor) -> str:
-    """Return what a registry hands to anybody who wants to read; raises UnresolvedError."""
+async def _token(challenge: str, path: str, threads: Executor, *, is_named: bool) -> str:
+    """Return what a registry hands to anybody who wants to read; raises UnresolvedError.
+
+    Only a registry that the operator has named sends us to another one that is: what anybody else says must not have
+    us fetch a token within the operator's network and hand it out.
+    """
     kind, _, rest = challenge.partition(" ")
     asked = dict(_CHALLENGE.findall(rest))
     realm = asked.get("realm", "")
@@ -92,7 +105,8 @@ async def _token(challenge: str, path: str, threads: Executor) -> str:
     query = {"scope": f"repository:{path}:pull"}
     if "service" in asked:
         query["service"] = asked["service"]
-    answer = await _ask("GET", f"{realm}{'&' if parts.query else '?'}{urlencode(query)}", threads)
+    url = f"{realm}{'&' if parts.query else '?'}{urlencode(query)}"
+    answer = await _ask("GET", url, threads, may_be_private=is_named and parts.netloc in _named())
     try:
         found = json.loads(answer.body)
         token = found.get("token") or found.get("access_token") or ""

@@ -8,22 +8,28 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import IntegrityError, connection, transaction
 
+from nodeagent.protocol.images import ImageReference
 from nodeagent.protocol.jobs import order_of
 from portal.agents.desired import desired_state
 from portal.common import outbox
 from portal.fleet.models import Node
 from portal.jobs import digests as digests_module
+from portal.jobs import registry as registry_module
 from portal.jobs.digests import RESOLVE, resolve_digests
 from portal.jobs.images import store_allowed_images
 from portal.jobs.models import Job
+from portal.jobs.registry import UnresolvedError, digest_of
+from portal.notifications.outgoing import HttpAnswer
 from tests.jobs.test_jobs import hand_in
 from tests.portal.builders import World
 
@@ -256,6 +262,24 @@ def test_while_one_worker_asks_no_other_does(
 
     assert (counts, nudged) == ([1, 1, 0], [RESOLVE])
     assert digests() == [FIRST, ""]
+
+
+def test_registry_of_anybody_names_no_server_of_the_operator_s_network(
+    settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.IMAGE_REGISTRIES = ["inside.example"]
+    asked: dict[str, bool] = {}
+
+    async def exchange(method: str, url: str, threads: Any, *, may_be_private: bool, **more: Any) -> HttpAnswer:
+        asked[url.partition("?")[0]] = may_be_private
+        challenge = {"www-authenticate": 'Bearer realm="https://inside.example/token"'}
+        return HttpAnswer(401, challenge, b"") if method == "HEAD" else HttpAnswer(200, {}, b'{"token": "x"}')
+
+    monkeypatch.setattr(registry_module, "exchange", exchange)
+    for name in ("outside.example", "inside.example"):
+        with pytest.raises(UnresolvedError), ThreadPoolExecutor(1) as threads:
+            async_to_sync(digest_of)(ImageReference(f"{name}/ml/x"), threads)
+        assert asked.pop("https://inside.example/token") is (name == "inside.example")
 
 
 def test_job_that_has_begun_keeps_what_it_runs_in(world: World, image: str) -> None:
