@@ -10,6 +10,7 @@ import typer
 from portal.cli import formatting, output, zones
 from portal.cli.command import Json, api, guarded
 
+MOST_ACCOUNTS = 100_000
 app = typer.Typer(help="Add people and give them roles.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Sign-in name.")]
 Of = Annotated[str, typer.Option("--team", "-t", help="Slug of the team.")]
@@ -59,7 +60,7 @@ def accounts(
     """List the accounts of the installation. For operators."""
     only = {"is_closed": "true"} if closed else {}
     with api() as portal:
-        rows = portal.get("people/", q=text, page_size=100, **only)["results"]
+        rows = list(portal.every("people/", most=MOST_ACCOUNTS, q=text, page_size=200, **only))
     cells = [
         (
             r["username"], r["name"], r["email"], "closed" if r["is_closed"] else "open",

@@ -22,3 +22,11 @@ def test_account_is_closed_and_reopened(berth: Berth, world: World) -> None:
     assert berth("person", "reopen", "bob", who="operator").exit_code == 0
     assert User.objects.get(username="bob").is_active
     assert berth("person", "accounts", who="alice").exit_code == 1
+
+
+def test_list_of_accounts_has_all_of_them(berth: Berth, world: World) -> None:
+    User.objects.bulk_create(User(username=f"student{n:04}") for n in range(1100))
+
+    listed = berth("person", "accounts", "student", who="operator").stdout
+
+    assert listed.count("student") == 1100
