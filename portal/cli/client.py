@@ -50,7 +50,8 @@ class ApiClient:
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the decoded answer, or raise RefusedError or UnreachableError."""
         given = {name: value for name, value in parameters.items() if value not in (None, "")}
-        return _decoded(self._send("GET", path, params=given))
+        # The address of a next page has its own parameters, which even an empty mapping would replace.
+        return _decoded(self._send("GET", path, params=given or None))
 
     def text(self, path: str) -> str:
         """Return an answer that is not JSON."""

@@ -59,9 +59,7 @@ async def digest_of(image: ImageReference, threads: Executor) -> str:
             answer = await _ask("HEAD", url, threads, token, may_be_private=named)
         digest = answer.headers.get("docker-content-digest", "")
         if answer.status == 200 and not digest:
-            answer = await _ask(
-                "GET", url, threads, token, most=MOST_MANIFEST + 1, may_be_private=named
-            )
+            answer = await _ask("GET", url, threads, token, most=MOST_MANIFEST + 1, may_be_private=named)
             if len(answer.body) > MOST_MANIFEST:
                 raise UnresolvedError("its manifest is too long")
             digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"

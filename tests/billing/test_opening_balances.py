@@ -180,7 +180,7 @@ def test_who_is_slower_with_the_same_teams_is_told_so(world: World, monkeypatch:
 
     def held_up(text: str, *, rights: Rights, now: datetime) -> BalancePreview:
         looks.append(preview_balances(text, rights=rights, now=now))
-        if len(looks) == 2:  # the last look before it is written: no wallet is locked where none gets anything
+        if len(looks) == 2:  # the last look before it is written; no row holds back whoever gives no balance
             monkeypatch.undo()
             applied(world, HEAD + "Language,,300,EUR,2026-10-01\n")
         return looks[-1]

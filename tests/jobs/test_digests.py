@@ -270,7 +270,9 @@ def test_registry_of_anybody_names_no_server_of_the_operator_s_network(
     settings.IMAGE_REGISTRIES = ["inside.example"]
     asked: dict[str, bool] = {}
 
-    async def exchange(method: str, url: str, threads: Any, *, may_be_private: bool, **more: Any) -> HttpAnswer:
+    async def exchange(
+        method: str, url: str, threads: Any, *, may_be_private: bool, **more: Any
+    ) -> HttpAnswer:
         asked[url.partition("?")[0]] = may_be_private
         challenge = {"www-authenticate": 'Bearer realm="https://inside.example/token"'}
         return HttpAnswer(401, challenge, b"") if method == "HEAD" else HttpAnswer(200, {}, b'{"token": "x"}')
