@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from portal.agents.features import runs_containers
 from portal.common.sql import fetch
 from portal.fleet.models import Node
+from portal.fleet.pauses import PAUSED, paused_devices
 from portal.fleet.selectors import blocked_why
 from portal.leases.states import EndReason, RequestState
 from portal.policies.demand import current_demand
@@ -17,6 +18,7 @@ from scheduler import snapshot_rows
 from scheduler.engine.model import (
     Claim,
     DecayedUsage,
+    DeviceInfo,
     Learned,
     NodeInfo,
     Outage,
@@ -70,7 +72,7 @@ def take(*, now: datetime) -> Snapshot:
     return Snapshot(
         taken_at=now,
         nodes=tuple(_node(n, blocked_why(n, now=now, away=away)) for n in Node.objects.order_by("name")),
-        devices=snapshot_rows.devices(),
+        devices=_devices(now),
         held=tuple(p.held for p in placed if p.booking is None or p.booking.starts_at <= now),
         queue=_claims(now, steps),
         quotas=tuple(TeamQuota(*row) for row in fetch(QUOTAS)),
@@ -81,6 +83,17 @@ def take(*, now: datetime) -> Snapshot:
         people=tuple(DecayedUsage(*row) for row in fetch(PEOPLE)),
         growing=snapshot_rows.growing(now),
         learned=_learned(),
+    )
+
+
+def _devices(now: datetime) -> tuple[DeviceInfo, ...]:
+    """Return all devices; those that are sound, but on which nothing new starts for now, say so."""
+    rows, paused = snapshot_rows.devices(), paused_devices(now=now)
+    if not paused:
+        return rows
+    return tuple(
+        replace(d, blocked=PAUSED, paused_until=paused[d.id]) if d.id in paused and not d.blocked else d
+        for d in rows
     )
 
 

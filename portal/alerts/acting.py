@@ -14,6 +14,7 @@ from portal.alerts.telling import Silences
 from portal.audit.services import record
 from portal.common.errors import BerthError
 from portal.common.retry import with_retries
+from portal.fleet.pauses import causes_of_pauses, end_pause, pause_intake, put_off
 from portal.fleet.services import cordon
 from portal.leases.health_notices import take_out_of_work
 
@@ -27,7 +28,9 @@ def act(*, now: datetime) -> int:
     """Do what is due for alerts that fire; returns how often something was done. Call outside a transaction.
 
     A rule acts at most three times an hour; what is above that is noted as held back, and done by nobody but people.
+    A pause of intake lasts for as long as its alert fires and is not silenced; all else is undone by people.
     """
+    _settle_pauses(now)
     due = list(
         Alert.objects.filter(state=AlertState.FIRING, acted_at=None, gone_at=None)
         .exclude(rule__action=AlertAction.NOTHING)
@@ -54,6 +57,23 @@ def act(*, now: datetime) -> int:
     return done
 
 
+def _settle_pauses(now: datetime) -> None:
+    """Let pauses go on while their alerts fire, and end the others.
+
+    Pauses are read before alerts: one that is made meanwhile is not mistaken for one whose alert is over.
+    """
+    causes = causes_of_pauses()
+    if not causes:
+        return
+    silences = Silences(now=now)
+    firing = Alert.objects.filter(uid__in=causes, state=AlertState.FIRING)
+    lasting = {alert.uid for alert in firing if not silences.of(alert)}
+    put_off(lasting, now=now)
+    for cause in causes:
+        if cause not in lasting:
+            with_retries(lambda cause=cause: end_pause(cause=cause, actor=None, now=now))  # type: ignore[misc]
+
+
 @transaction.atomic
 def _act_once(alert_id: int, now: datetime) -> bool:
     """Do what the rule of one alert says; False where somebody else has, or it fires no more."""
@@ -71,6 +91,8 @@ def _act_once(alert_id: int, now: datetime) -> bool:
         cordon(node=alert.node, actor=None, reason=reason, now=now)
     elif rule.action == AlertAction.QUARANTINE and alert.device is not None:
         take_out_of_work(device=alert.device, actor=None, reason=reason, now=now)
+    elif rule.action == AlertAction.PAUSE:
+        pause_intake(cause=alert.uid, node=alert.node, device=alert.device, reason=str(rule), now=now)
     else:
         return False
     record(None, "alert.acted", alert.uid, at=now, rule=rule.pk, does=rule.action, about=alert.about)

@@ -45,6 +45,7 @@ class AlertAction(models.TextChoices):
     NOTHING = "nothing", pgettext_lazy("alert", "Nothing, people are told")
     CORDON = "cordon", _("The node is cordoned")
     QUARANTINE = "quarantine", _("The device goes into quarantine")
+    PAUSE = "pause", _("Nothing new starts there while the alert lasts")
 
 
 class AlertGrouping(models.TextChoices):

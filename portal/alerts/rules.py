@@ -13,7 +13,7 @@ from django.db.models import F
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.alerts.metrics import DEVICE, METRICS, NODE
+from portal.alerts.metrics import DEVICE, FLEET, METRICS, NODE
 from portal.alerts.models import (
     MOST_ESCALATE_MIN,
     MOST_FOR_S,
@@ -30,6 +30,7 @@ from portal.alerts.models import (
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.fleet.models import DeviceModel, Node
+from portal.fleet.pauses import forget_pauses, resume_intake
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
 
@@ -41,6 +42,9 @@ KEPT: Final = timedelta(days=90)
 ACTS_ON: Final[Mapping[str, tuple[str, ...]]] = {
     AlertAction.CORDON: (NODE, DEVICE),
     AlertAction.QUARANTINE: (DEVICE,),
+    # Not a flavor: a long queue would grow for as long as it is paused, so that its alert never ended. Not a team: its
+    # budget says by thresholds of its own what no longer starts.
+    AlertAction.PAUSE: (NODE, DEVICE, FLEET),
 }
 
 
@@ -152,6 +156,23 @@ def acknowledge(*, uid: str, actor: User, rights: Rights, now: datetime) -> Aler
 
 
 @transaction.atomic
+def resume(*, uid: str, actor: User, rights: Rights, now: datetime) -> Alert:
+    """Let new leases start again where an alert keeps them from it; it does not pause there once more. Operators.
+
+    Safe to repeat; raises NotFound for no such alert, Conflict where its pause is over, or it never paused anything.
+    """
+    require_operator(rights)
+    alert = Alert.objects.filter(uid=uid).first()
+    if alert is None:
+        raise NotFound
+    try:
+        resume_intake(cause=uid, actor=actor, now=now)
+    except (Conflict, NotFound):
+        raise Conflict(_("This alert keeps nothing from starting.")) from None
+    return alert
+
+
+@transaction.atomic
 def silence(
     *,
     rule: AlertRule | None,
@@ -203,6 +224,7 @@ def end_silence(*, uid: str, actor: User, rights: Rights, now: datetime) -> Aler
 
 def forget_alerts(*, now: datetime) -> int:
     """Forget alerts that were resolved long ago; returns how many rows went."""
+    forget_pauses(before=now - KEPT)
     gone, _models = Alert.objects.filter(resolved_at__lt=now - KEPT).delete()
     return gone
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from rest_framework import serializers
@@ -33,6 +35,7 @@ from portal.alerts.rules import (
     end_silence,
     make_rule,
     remove_rule,
+    resume,
     silence,
 )
 from portal.alerts.selectors import alert_named, open_alerts, past_alerts
@@ -48,6 +51,7 @@ from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.common.errors import Invalid
 from portal.fleet.models import DeviceModel, Node
+from portal.fleet.pauses import paused_by
 from portal.teams.models import Team
 
 TAG = "operations"
@@ -122,8 +126,9 @@ class Alerts(Endpoint):
         if state not in ("open", "past"):
             raise Invalid(fields={"state": "Choose open or past."})
         rows = open_alerts() if state == "open" else past_alerts()
-        silences = Silences(now=db_now())
-        return Response({"next": None, "results": [alert_json(row, silences) for row in rows[:MOST]]})
+        now = db_now()
+        silences, paused = Silences(now=now), paused_by(now=now)
+        return Response({"next": None, "results": [alert_json(row, silences, paused) for row in rows[:MOST]]})
 
 
 class AcknowledgeAlert(Endpoint):
@@ -136,7 +141,20 @@ class AcknowledgeAlert(Endpoint):
         self.require_operator()
         self.take(Empty)
         acknowledge(uid=uid, actor=self.person, rights=self.rights, now=db_now())
-        return Response(alert_json(alert_named(uid), Silences(now=db_now())))
+        return Response(_afresh(uid))
+
+
+class ResumeIntake(Endpoint):
+    """New leases may start again."""
+
+    @call("Resume intake", body=Empty, answer=AlertAnswer, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Let new leases start again where an alert keeps them from it; it does not pause there again. Operators."""
+        self.require_operator()
+        self.take(Empty)
+        resume(uid=uid, actor=self.person, rights=self.rights, now=db_now())
+        return Response(_afresh(uid))
 
 
 class AlertMetrics(Endpoint):
@@ -290,8 +308,13 @@ def alert_rule_json(rule: AlertRule) -> Row:
     }
 
 
-def alert_json(alert: Alert, silences: Silences) -> Row:
-    """Return an alert; what it names must be at hand."""
+def _afresh(uid: str) -> Row:
+    now = db_now()
+    return alert_json(alert_named(uid), Silences(now=now), paused_by(now=now))
+
+
+def alert_json(alert: Alert, silences: Silences, paused: Mapping[str, datetime]) -> Row:
+    """Return an alert; what it names must be at hand. ``paused`` is until when, by alert (``paused_by``)."""
     silenced = silences.of(alert) if alert.resolved_at is None else None
     return {
         "id": alert.uid,
@@ -313,6 +336,7 @@ def alert_json(alert: Alert, silences: Silences) -> Row:
         "acknowledged_at": instant(alert.acknowledged_at),
         "escalated_at": instant(alert.escalated_at),
         "acted_at": instant(alert.acted_at),
+        "paused_until": instant(paused.get(alert.uid)),
         "held_back_at": instant(alert.held_back_at),
     }
 

@@ -64,6 +64,9 @@ class AlertAnswer(ResponseShape):
     acknowledged_at = s.DateTimeField(allow_null=True)
     escalated_at = s.DateTimeField(allow_null=True)
     acted_at = s.DateTimeField(allow_null=True, help_text="When the rule's action was done.")
+    paused_until = s.DateTimeField(
+        allow_null=True, help_text="Nothing new starts there until then at least; null: it is not paused."
+    )
     held_back_at = s.DateTimeField(allow_null=True, help_text="When it was not, for there had been too many.")
 
 

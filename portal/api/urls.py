@@ -181,6 +181,7 @@ v1: list[URLPattern | URLResolver] = [
     path("alerts/rules/<short_number:key>/", alerts.OneAlertRule.as_view(), name="alert-rule"),
     path("alerts/silences/", alerts.AlertSilences.as_view(), name="silences"),
     path("alerts/silences/<str:uid>/end/", alerts.EndSilence.as_view(), name="end-silence"),
+    path("alerts/<str:uid>/resume/", alerts.ResumeIntake.as_view(), name="resume-intake"),
     path("alerts/<str:uid>/acknowledge/", alerts.AcknowledgeAlert.as_view(), name="acknowledge-alert"),
     path("idle/", idle.IdleLeases.as_view(), name="idle"),
     path("idle/rules/", idle.IdleRules.as_view(), name="idle-rules"),

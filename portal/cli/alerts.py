@@ -31,10 +31,11 @@ def list_alerts(
         (
             row["id"], row["severity"], "silenced" if row["silence"] else row["state"], row["about"], row["evidence"],
             formatting.when(row["firing_at"] or row["pending_at"]), row["acknowledged_by"] or "",
+            formatting.when(row["paused_until"]) if row["paused_until"] else "",
         )
         for row in rows
     ]  # fmt: skip
-    columns = ("ALERT", "SEVERITY", "STATE", "ABOUT", "EVIDENCE", "SINCE", "ACKNOWLEDGED")
+    columns = ("ALERT", "SEVERITY", "STATE", "ABOUT", "EVIDENCE", "SINCE", "ACKNOWLEDGED", "PAUSED UNTIL")
     output.listing(rows, columns, cells, empty="Nothing fires.", as_json=as_json)
 
 
@@ -50,6 +51,21 @@ def acknowledge(
         output.out_json(row)
         return
     output.say(f"{row['about']}: acknowledged by {row['acknowledged_by']}.")
+
+
+@app.command("resume")
+@guarded
+def resume(
+    alert: Annotated[str, typer.Argument(metavar="ALERT", help="An alert (alt-…) that is paused.")],
+    as_json: Json = False,
+) -> None:
+    """Let new leases start again where an alert keeps them from it; it does not pause there again."""
+    with api() as portal:
+        row = portal.post(f"alerts/{_safe(alert)}/resume/")
+    if as_json:
+        output.out_json(row)
+        return
+    output.say(f"{row['about']}: new leases may start again.")
 
 
 @app.command("metrics")
@@ -110,8 +126,10 @@ def set_rule(
         str, typer.Option("--escalate-to", help="Who that is; default: all operators.")
     ] = "",
     action: Annotated[
-        Literal["nothing", "cordon", "quarantine"],
-        typer.Option("--action", help="What Berth does by itself: nothing, cordon or quarantine."),
+        Literal["nothing", "cordon", "quarantine", "pause"],
+        typer.Option(
+            "--action", help="What Berth does by itself: nothing, cordon, quarantine or pause (intake)."
+        ),
     ] = "nothing",
     rule: Annotated[int, typer.Option("--rule", min=0, help="Change this rule; 0: make a new one.")] = 0,
     off: Annotated[bool, typer.Option("--off", help="Keep it, but watch nothing.")] = False,

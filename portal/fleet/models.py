@@ -272,6 +272,47 @@ class MaintenanceWindow(models.Model):
         return self.uid
 
 
+class IntakePause(models.Model):
+    """A time in which nothing new starts on a device, on a node, or (neither is named) anywhere.
+
+    ``cause`` is the alert for which Berth does so. It ends at ``until`` by itself, which is put off while the alert
+    lasts, so that a watch that stopped keeps nobody out. ``ended_at`` is when it ended before, ``ended_by`` who did
+    that (None: Berth, for the alert is over).
+    """
+
+    cause = models.CharField(max_length=24, unique=True)
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="+", db_index=False)
+    device = models.ForeignKey(
+        "Device", null=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    reason = models.CharField(max_length=200)
+    started_at = models.DateTimeField()
+    until = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    ended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    class Meta:
+        ordering = ["started_at", "id"]
+        indexes = [models.Index(fields=["until"], name="pause_in_force", condition=Q(ended_at=None))]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(until__gt=F("started_at"))
+                & (Q(ended_at=None) | Q(ended_at__gte=F("started_at"))),
+                name="pause_runs_forward",
+            ),
+            models.CheckConstraint(condition=Q(node=None) | Q(device=None), name="pause_of_one_thing"),
+            models.CheckConstraint(
+                condition=Q(ended_by=None) | Q(ended_at__isnull=False), name="pause_ended_by_when_ended"
+            ),
+            models.CheckConstraint(condition=~Q(cause="") & ~Q(reason=""), name="pause_says_why"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.cause} until {self.until}"
+
+
 class Health(models.TextChoices):
     """Whether a device may get new work."""
 

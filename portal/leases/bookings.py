@@ -20,6 +20,7 @@ from portal.common.errors import QuotaExceeded
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
 from portal.common.sql import execute, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
+from portal.fleet.pauses import PAUSED, paused_devices
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
 from portal.leases import shared_hosts
@@ -165,10 +166,12 @@ def _in_the_way(leases: Sequence[Lease], now: datetime) -> str:
         why = blocked_why(lease.node, now=now, away=away)
         if why:
             return why
-    ids = [lease.pk for lease in leases]
+    ids, paused = [lease.pk for lease in leases], paused_devices(now=now)
     for placement in Placement.objects.filter(lease_id__in=ids, is_live=True).select_related("device"):
         if device_blocked_why(placement.device):
             return "device"
+        if placement.device_id in paused:
+            return PAUSED
     return "held" if fetch(_STILL_HELD, [ids]) else ""
 
 

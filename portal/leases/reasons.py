@@ -235,6 +235,23 @@ def _nodes_blocked(r: Figures) -> str:
     ) % {"names": names}
 
 
+def _intake_paused(r: Figures) -> str:
+    nodes = [str(node) for node in r.get("nodes") or []]
+    named, more = pgettext("list", ", ").join(nodes) or "?", int(r.get("more") or 0)
+    if more:
+        named = ngettext("%(named)s and %(n)d more", "%(named)s and %(n)d more", more) % {
+            "named": named,
+            "n": more,
+        }
+    why = _("Nothing new starts on what could serve this while an alert lasts there: %(names)s.") % {
+        "names": named
+    }
+    at = moment_of(r.get("until"))
+    if at is None:
+        return why
+    return _("%(why)s It is paused until %(at)s, and for longer if the alert lasts.") % {"why": why, "at": at}
+
+
 def _nodes_silent(r: Figures) -> str:
     nodes = [str(node) for node in r.get("nodes") or []]
     return ngettext(
@@ -377,6 +394,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "mps_of_other_teams": _mps_of_other_teams,
     "node_waking": _node_waking,
     "nodes_blocked": _nodes_blocked,
+    "intake_paused": _intake_paused,
     "nodes_silent": _nodes_silent,
     "maintenance_ahead": _maintenance_ahead,
     "booked_ahead": _booked_ahead,

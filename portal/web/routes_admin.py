@@ -201,6 +201,7 @@ urlpatterns = [
     path("alerts/rules/<int:key>/", alerts.edit_rule, name="alert_rule"),
     path("alerts/rules/<int:key>/switch/", alerts.turn_rule, name="alert_rule_switch"),
     path("alerts/rules/<int:key>/remove/", alerts.drop_rule, name="alert_rule_remove"),
+    path("alerts/<str:uid>/resume/", alerts.resume_starts, name="alert_resume"),
     path("alerts/<str:uid>/acknowledge/", alerts.take, name="alert_acknowledge"),
     path("idle/", idle.page, name="idle"),
     path("idle/rules/<int:key>/remove/", idle.remove, name="idle_rule_remove"),

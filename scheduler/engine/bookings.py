@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 
 from scheduler.engine.blocks import overlapping
 from scheduler.engine.calendar import Calendar
-from scheduler.engine.earliest_start import StartSearch, is_silent
+from scheduler.engine.earliest_start import SILENT, StartSearch, is_silent
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Reason, Snapshot
 from scheduler.engine.place.fill import Spot, spots_cost
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import LONGEST_S, Shape, shape_of
+from scheduler.engine.shortage import paused
 
 MOST_WINDOWS, MOST_NODES = 3, 8
 AROUND = timedelta(days=7)
@@ -74,9 +75,9 @@ class Bookings:
         return (Reason(code, figures),)
 
     def undecided(self, claim: Claim) -> Reason | None:
-        """Which silent nodes a booking that failed hangs on: it would be had if they were heard; else None.
+        """Which silent or paused nodes a booking that failed hangs on: it would be had without that; else None.
 
-        Their silence says nothing about the wanted time: right after a start no node has been heard yet.
+        Neither says anything about the wanted time: right after a start no node has been heard yet.
         """
         shape = shape_of(claim, self._calendar.room.policy)
         if claim.starts_at is None or self._never(claim, shape) is not None:
@@ -90,7 +91,10 @@ class Bookings:
         spots = search.at(claim.starts_at)
         if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
             return None
-        names = list(dict.fromkeys(board.node.name for board in silent))
+        quiet = [board for board in silent if board.node.blocked in SILENT]
+        if not quiet:
+            return paused(silent)
+        names = list(dict.fromkeys(board.node.name for board in quiet))
         return Reason("nodes_silent", {"starts_at": claim.starts_at.isoformat(), "nodes": names[:MOST_NODES]})
 
     def _never(self, claim: Claim, shape: Shape) -> Reason | None:

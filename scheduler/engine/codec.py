@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 9, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 10, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -28,7 +28,7 @@ from scheduler.engine.tables import (
     booking_row,
 )
 
-VERSION = 9
+VERSION = 10
 # Tables whose rows are the fields of a value: how a row is written and read.
 ROWS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = {
     "held": (HELD.row, HELD.value),
@@ -234,7 +234,7 @@ def _device_row(d: DeviceInfo, board: int) -> Row:
     return [
         d.id, d.node_id, d.model, d.grid, d.memory_mib, d.weight_milli, sorted(d.modes), board,
         layout, d.max_clients, d.index, d.domain, d.blocked,
-        d.bandwidth_gbps, d.compute_class, d.switch, d.numa,
+        d.bandwidth_gbps, d.compute_class, d.switch, d.numa, d.paused_until and us(d.paused_until),
     ]  # fmt: skip
 
 
@@ -242,13 +242,14 @@ def _device(row: Row, boards: tuple[tuple[MigProfile, ...], ...]) -> DeviceInfo:
     (
         device_id, node_id, model, grid, memory, weight, modes, board,
         layout, clients, index, domain, blocked,
-        bandwidth, compute_class, switch, numa,
+        bandwidth, compute_class, switch, numa, paused,
     ) = row  # fmt: skip
     return DeviceInfo(
         whole(device_id), whole(node_id), text(model), whole(grid, 1, 64), whole(memory, 0), whole(weight, 0),
         frozenset(mode(m) for m in items(modes)), boards[whole(board, 0)], _layout(layout),
         whole(clients, 0), whole(index), text(domain), text(blocked),
         known(bandwidth), known(compute_class), text(switch), known(numa),
+        None if paused is None else instant(paused),
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ CLOSED = "maintenance"
 AWAY = (CLOSED, ASLEEP)
 # ``NodeInfo.blocked`` of a node whose agent is not heard, now or yet: what it can do later is not known.
 SILENT = ("never", "stale", "offline")
+# ``DeviceInfo.blocked`` while nothing new may start on it for a while: nobody knows for how long.
+PAUSED = "paused"
 
 Opening = tuple[datetime, list[Spot] | None]
 
@@ -39,15 +41,18 @@ def comes_back(board: Board) -> bool:
 
 
 def is_silent(board: Board) -> bool:
-    """Whether nothing but the silence of its node's agent keeps the board from taking something."""
-    return board.blocked in SILENT and not board.device.blocked
+    """Whether nothing but the silence of its node's agent, or a pause, keeps the board from taking something later."""
+    is_quiet = board.node.blocked in SILENT
+    if board.device.blocked == PAUSED:
+        return is_quiet or board.node.blocked in ("", *AWAY)
+    return is_quiet and not board.device.blocked
 
 
 class StartSearch:
     """One claim's shape and duration, and the boards that could serve it, moved from start to start.
 
     ``room`` says what is held from now on and is not changed; ``blocks`` what begins later. ``with_silent``
-    counts on nodes that are silent, as if their agents were heard again.
+    counts on boards that are silent or paused, as if that were over.
     """
 
     def __init__(

@@ -84,7 +84,8 @@ class DeviceInfo:
     ``layout`` pins the MIG positions that may be used, as (profile name, start); None means
     any legal position. ``max_clients`` bounds the shares of a shared mode. ``bandwidth_gbps`` is memory
     bandwidth in GB/s, ``compute_class`` a step of speed (docs/topology.md); None is unknown. Devices of
-    a node with the same ``domain`` share fast links, with the same ``switch`` a PCIe switch.
+    a node with the same ``domain`` share fast links, with the same ``switch`` a PCIe switch. Where ``blocked`` is
+    "paused", ``paused_until`` is until when at least, if nobody says so again.
     """
 
     id: int
@@ -104,6 +105,7 @@ class DeviceInfo:
     compute_class: int | None = None
     switch: str = ""
     numa: int | None = None
+    paused_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,10 @@ REASONS: dict[str, ReasonKind] = {
         "Nodes that could serve this are not available now.",
         ("nodes",),
     ),
+    "intake_paused": ReasonKind(
+        "Nothing new starts on these nodes, or on some devices of them, while an alert lasts; until then at least.",
+        ("nodes", "more", "until"),
+    ),
     "nodes_silent": ReasonKind(
         "The wanted time can only be had on nodes that are not heard now; it is booked once they are.",
         ("starts_at", "nodes"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from scheduler.engine.board import WHOLE_MILLI, Board, by_node
+from scheduler.engine.earliest_start import PAUSED
 from scheduler.engine.host import Host
 from scheduler.engine.model import Held, NodeInfo, Reason
 from scheduler.engine.occupancy import Occupancy
@@ -159,14 +160,30 @@ def _sleeps(board: Board) -> bool:
 
 def _blocked(room: Occupancy, shape: Shape, *, but_asleep: bool = False) -> tuple[Reason, ...]:
     nodes: dict[str, dict[str, object]] = {}
-    for board in room.matching(shape.kind):
+    boards = room.matching(shape.kind)
+    stopped = [board for board in boards if board.blocked == PAUSED]
+    for board in boards:
+        if board.blocked == PAUSED:
+            continue
         if board.blocked and not (but_asleep and _sleeps(board)):
             row = nodes.setdefault(
                 f"{board.node.name} {board.blocked}",
                 {"node": board.node.name, "blocked": board.blocked, "devices": 0},
             )
             row["devices"] = int(str(row["devices"])) + 1
-    return (Reason("nodes_blocked", {"nodes": list(nodes.values())[:MOST_NODES]}),) if nodes else ()
+    others = (Reason("nodes_blocked", {"nodes": list(nodes.values())[:MOST_NODES]}),) if nodes else ()
+    return (paused(stopped), *others) if stopped else others
+
+
+def paused(boards: Sequence[Board]) -> Reason:
+    """That nothing new may start on these boards for now, and when the last of them is looked at again."""
+    names = list(dict.fromkeys(board.node.name for board in boards))
+    ends = [board.device.paused_until for board in boards if board.device.paused_until is not None]
+    until = max(ends).isoformat() if ends else None
+    return Reason(
+        "intake_paused",
+        {"nodes": names[:MOST_NODES], "more": max(0, len(names) - MOST_NODES), "until": until},
+    )
 
 
 def _ends(boards: Sequence[Board], now: datetime) -> dict[str, object]:

@@ -36,6 +36,7 @@ from portal.budgets.wallets import move_by_hand, open_wallet
 from portal.catalog.discounts import add_discount
 from portal.catalog.services import set_rate
 from portal.fleet.models import Device, DeviceModel, Node
+from portal.fleet.pauses import pause_intake
 from portal.gateway.sharing import share_terminals
 from portal.idle.models import IdleStanding
 from portal.idle.rules import set_rule
@@ -340,7 +341,7 @@ def _idle(world: World, lease: Lease) -> dict[str, str]:
 
 
 def _alerts(world: World) -> dict[str, str]:
-    """Return a rule with an alert that fires, and a silence."""
+    """Return a rule with an alert that fires, one whose pause of intake is not ended by hand yet, and a silence."""
     by: dict[str, Any] = {
         "actor": world.user("operator"),
         "rights": world.rights("operator"),
@@ -352,7 +353,17 @@ def _alerts(world: World) -> dict[str, str]:
     silent = silence(
         rule=None, node=node, team=None, reason="new switch", ends_at=world.now + timedelta(hours=1), **by
     )
-    return {"alert": Alert.objects.get().uid, "alert_rule": str(rule.pk), "silence": silent.uid}
+    hot = make_alert_rule(spec=AlertSpec("device_temp", 90, action="pause"), **by)
+    board = node.devices.get(index=0)
+    settle_rule(
+        hot.pk, {AlertSubject(f"device:{board.pk}", "gpu-01/0", node.pk, board.pk): 95.0}, now=world.now
+    )
+    paused = Alert.objects.get(rule=hot).uid
+    # Its time is over, so that it keeps no other route of the scene from a grant.
+    ended = world.now - timedelta(hours=1)
+    pause_intake(cause=paused, node=node, device=board, reason="hot", now=ended)
+    found = Alert.objects.get(rule=rule).uid
+    return {"alert": found, "paused_alert": paused, "alert_rule": str(rule.pk), "silence": silent.uid}
 
 
 def _rules(world: World) -> dict[str, str]:

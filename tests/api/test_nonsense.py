@@ -196,7 +196,9 @@ def test_names_in_addresses_take_nonsense_without_breaking(
     for nth, route in enumerate(route for route in ROUTES if "{" in route.path):
         for place in some(PLACES, nth):
             path = route.path.format_map(dict.fromkeys(objects, place))
-            answer = callers[route.who].call(route.method, path, route.body, **route.headers)
+            with transaction.atomic():
+                answer = callers[route.who].call(route.method, path, route.body, **route.headers)
+                transaction.set_rollback(route.path in COUNTED)
             if not 400 <= answer.status_code < 500:
                 wrong.append((route.method, path[:80], answer.status_code, answer.content[:200]))
     assert not wrong, "\n".join(str(one) for one in wrong)

@@ -292,3 +292,28 @@ def test_a_booking_above_the_quota_is_refused_whoever_is_silent(cluster: Cluster
     claim = book(cluster, "later", starts=24, count=2)
 
     assert refusal(decide(cluster), claim)[0] == "above_quota"
+
+
+@pytest.mark.parametrize("word", ["", "asleep", "maintenance"])
+def test_a_booking_that_only_paused_boards_could_serve_waits_for_the_end_of_the_pause(
+    cluster: Cluster, word: str
+) -> None:
+    cluster.node("a", blocked=word)
+    cluster.change(1, blocked="paused", paused_until=at(0.25))
+    claim = book(cluster, "later", starts=24, hours=2)
+
+    (wait,) = decide(cluster).waits
+
+    assert (wait.claim_id, wait.is_impossible) == (claim.id, False)
+    assert [(reason.code, reason.detail) for reason in wait.reasons] == [
+        ("intake_paused", {"nodes": ["a"], "more": 0, "until": at(0.25).isoformat()})
+    ]
+
+
+def test_a_booking_that_a_paused_board_could_not_serve_either_is_refused(cluster: Cluster) -> None:
+    cluster.node("a").hold(0, hours=30)
+    cluster.change(1, blocked="paused", paused_until=at(0.25))
+
+    claim = book(cluster, "later", starts=24)
+
+    assert refusal(decide(cluster), claim)[0] == "booking_taken"

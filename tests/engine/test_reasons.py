@@ -210,3 +210,18 @@ def test_every_reason_given_carries_the_figures_the_table_promises(cluster: Clus
     assert {code: set(r.detail) for code, r in given.items()} == {
         code: set(REASONS[code].figures) for code in given
     }
+
+
+def test_paused_boards_are_the_reason_with_the_end_of_the_last_of_them(cluster: Cluster) -> None:
+    for name in ("a", "b"):
+        cluster.node(name)
+    ends = [NOON + timedelta(minutes=15), NOON + timedelta(minutes=10)]
+    for device_id, end in zip(cluster.devices, ends, strict=True):
+        cluster.change(device_id, blocked="paused", paused_until=end)
+    cluster.request("one")
+
+    turn = cluster.plan()
+
+    assert (turn.codes("one"), turn.waits["one"].is_impossible) == (["intake_paused"], False)
+    figures = turn.reason("one", "intake_paused").detail
+    assert figures == {"nodes": ["a", "b"], "more": 0, "until": ends[0].isoformat()}

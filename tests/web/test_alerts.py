@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from portal.alerts.acting import act
 from portal.alerts.evaluating import settle_rule
 from portal.alerts.metrics import AlertSubject
 from portal.alerts.models import Alert, AlertRule, AlertSilence
+from portal.fleet.pauses import paused_devices
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 
@@ -78,3 +80,35 @@ def test_an_alert_is_shown_with_its_evidence_acknowledged_and_silenced(
 @pytest.mark.parametrize("query", ["?rule=x", "?rule=999999999999999999999", "?node=%F0%9F%A6%86&team=%22"])
 def test_a_link_that_fills_in_nonsense_is_answered(world: World, signed_in: SignedIn, query: str) -> None:
     assert signed_in("operator").get(PAGE + query).status_code == 200
+
+
+def test_a_pause_is_shown_where_operators_look_and_ended_by_them(world: World, signed_in: SignedIn) -> None:
+    operator, charlie = signed_in("operator"), signed_in("charlie")
+    board = world.nodes["gpu-01"].devices.get(index=0)
+    name = "Rack 3 <too> hot"
+    hot = RULE | {"metric": "device_temp", "threshold": "90", "for_s": "", "action": "pause", "name": name}
+    assert operator.post(f"{PAGE}rules/new/", hot | {"metric": "queue_wait"}).status_code == 422
+    assert operator.post(f"{PAGE}rules/new/", hot).status_code == 302
+    made, now = AlertRule.objects.latest("pk"), timezone.now()
+    subject = AlertSubject(f"device:{board.pk}", "gpu-01/0", board.node_id, board.pk)
+    settle_rule(made.pk, {subject: 95.0}, now=now)
+    act(now=now)
+
+    resume = f"{PAGE}{Alert.objects.get().uid}/resume/"
+    text = operator.get(PAGE).text
+    assert "Nothing new starts there, until at least" in text
+    assert resume in text
+    for page in ("/operations/nodes/", "/cluster/gpu-01/"):
+        assert "Rack 3 &lt;too&gt; hot" in operator.get(page).text
+    seen = charlie.get("/cluster/gpu-01/").text
+    assert "gpu-01/0: until" in seen
+    assert "Nothing new starts here while an alert lasts" in seen
+    assert "Rack 3" not in seen + charlie.get("/cluster/gpu-03/").text
+
+    assert charlie.post(resume).status_code == 403
+    assert operator.post(resume).status_code == 302
+    assert paused_devices(now=timezone.now()) == {}
+    text = operator.get(PAGE).text
+    assert "new leases may start there again" in text
+    assert resume not in text
+    assert operator.post(f"{PAGE}alt-none/resume/").status_code == 404

@@ -19,6 +19,7 @@ from portal.alerts.rules import (
     make_rule,
     remove_rule,
     require_operator,
+    resume,
     silence,
     switch_rule,
 )
@@ -26,6 +27,7 @@ from portal.alerts.selectors import open_alerts, past_alerts
 from portal.alerts.telling import Silences
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Invalid
+from portal.fleet.pauses import paused_by
 from portal.web.access import done, person, refused, rights_of
 from portal.web.alerts.forms import AlertRuleForm, SilenceForm, rule_form
 from portal.web.alerts.rows import alert_row, alert_rule_row, silence_row
@@ -46,13 +48,14 @@ def _asked(request: HttpRequest) -> dict[str, str]:
 
 
 def _page(request: HttpRequest, form: SilenceForm, status: int) -> HttpResponse:
-    silences = Silences(now=db_now())
+    now = db_now()
+    silences, paused = Silences(now=now), paused_by(now=now)
     found = list(open_alerts()[: MOST_SHOWN + 1])
     count = len(found) if len(found) <= MOST_SHOWN else open_alerts().count()
     rules = [alert_rule_row(rule) for rule in alert_rules()]
     more = max(0, count - MOST_SHOWN) + sum(rule.folded for rule in rules)
     context: dict[str, Any] = {
-        "rows": [alert_row(alert, silences) for alert in found[:MOST_SHOWN]],
+        "rows": [alert_row(alert, silences, paused) for alert in found[:MOST_SHOWN]],
         "more": ngettext("%(n)d more alert is not shown.", "%(n)d more alerts are not shown.", more)
         % {"n": more}
         if more
@@ -99,6 +102,16 @@ def take(request: HttpRequest, uid: str) -> HttpResponse:
     except Conflict as error:
         return refused(request, error, "web:alerts")
     return done(request, _("You have acknowledged it: it is not escalated."), "web:alerts")
+
+
+@require_POST
+def resume_starts(request: HttpRequest, uid: str) -> HttpResponse:
+    """Let new leases start again where an alert keeps them from it."""
+    try:
+        resume(uid=uid, actor=person(request), rights=rights_of(request), now=db_now())
+    except Conflict as error:
+        return refused(request, error, "web:alerts")
+    return done(request, _("New leases may start there again."), "web:alerts")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,6 +34,7 @@ class AlertRow:
     until: datetime | None
     notes: list[str]
     may_acknowledge: bool
+    paused_until: datetime | None
     rule_id: int
     node: str
 
@@ -71,8 +73,10 @@ def silence_row(row: AlertSilence) -> SilenceRow:
     return SilenceRow(row.uid, what, row.reason, str(row.made_by), row.ends_at)
 
 
-def alert_row(alert: Alert, silences: Silences | None = None) -> AlertRow:
-    """Return an alert in words; its relations must be at hand."""
+def alert_row(
+    alert: Alert, silences: Silences | None = None, paused: Mapping[str, datetime] | None = None
+) -> AlertRow:
+    """Return an alert in words; its relations must be at hand. ``paused``: until when, by alert."""
     rule = alert.rule
     silenced = silences.of(alert) if silences else None
     notes = []
@@ -82,7 +86,11 @@ def alert_row(alert: Alert, silences: Silences | None = None) -> AlertRow:
         notes.append(_("acknowledged by %(who)s") % {"who": alert.acknowledged_by})
     if alert.escalated_at:
         notes.append(_("escalated"))
-    if alert.acted_at:
+    paused_until = (paused or {}).get(alert.uid)
+    if alert.acted_at and rule.action == AlertAction.PAUSE:
+        if paused_until is None:
+            notes.append(_("new leases may start there again"))
+    elif alert.acted_at:
         notes.append(str(AlertAction(rule.action).label))
     if alert.held_back_at:
         notes.append(_("not acted upon: the rule has done so three times this hour"))
@@ -99,6 +107,7 @@ def alert_row(alert: Alert, silences: Silences | None = None) -> AlertRow:
         since=alert.firing_at or alert.pending_at,
         until=alert.resolved_at,
         notes=notes,
+        paused_until=paused_until,
         may_acknowledge=is_firing and alert.acknowledged_at is None,
         rule_id=rule.pk,
         node=alert.node.name if alert.node else "",

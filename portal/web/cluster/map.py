@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 from portal.common.sql import fetch
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import Device, DeviceModel, Layout, Mode, Node, Partition
+from portal.fleet.pauses import paused_devices
 from portal.fleet.selectors import ASLEEP, UNACCEPTED, blocked_why, device_blocked_why
 from portal.fleet.sizes import size_names
 from portal.leases.states import LeaseState
@@ -143,7 +144,7 @@ def viewer_of(rights: Rights) -> TeamsInSight:
 def _boards(
     nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_operator: bool
 ) -> list[SlicedDevice]:
-    ids = [node.pk for node in nodes]
+    ids, paused = [node.pk for node in nodes], paused_devices(now=now)
     closed = {node.pk: _why_closed(node, now, away) for node in nodes}
     devices = list(Device.objects.filter(node_id__in=ids).order_by("node_id", "index"))
     models = DeviceModel.objects.in_bulk({device.model_id for device in devices})
@@ -164,7 +165,9 @@ def _boards(
             known[key] = _positions(device, pinned, names)
         positions = known[key] if Mode.MIG in device.modes else ()
         fault, why = _device_fault(device, is_operator=is_operator), closed[device.node_id]
-        boards.append(SlicedDevice(device, positions, fault, why, tuple(foreign[device.pk])))
+        is_paused = not fault and device.pk in paused
+        fault = _paused_text() if is_paused else fault
+        boards.append(SlicedDevice(device, positions, fault, why, tuple(foreign[device.pk]), is_paused))
     return boards
 
 
@@ -206,6 +209,10 @@ def _device_fault(device: Device, *, is_operator: bool) -> str:
     return (device.health_reason if is_operator else "") or _blocked_text(device)
 
 
+def _paused_text() -> str:
+    return _("Nothing new starts here while an alert lasts")
+
+
 def _blocked_text(device: Device) -> str:
     if device_blocked_why(device) == UNACCEPTED:
         return _("Waits for an operator")
@@ -230,8 +237,12 @@ def _device(board: SlicedDevice, placements: Sequence[HeldPlace], viewer: TeamsI
         model_slug=device.model.slug,
         memory_mib=device.model.memory_mib,
         grid=grid,
-        blocked=bool(device_blocked_why(device)),
-        note=_blocked_text(device) if device_blocked_why(device) else "",
+        blocked=board.is_paused or bool(device_blocked_why(device)),
+        note=_paused_text()
+        if board.is_paused
+        else _blocked_text(device)
+        if device_blocked_why(device)
+        else "",
         slots=tuple(slots),
     )
 

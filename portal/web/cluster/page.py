@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 
 from portal.common.errors import NotFound
 from portal.fleet.models import Node
+from portal.fleet.pauses import pauses_on
 from portal.web.access import rights_of
 from portal.web.cluster.forms import MapFilter
 from portal.web.cluster.map import as_json, fleet_view, narrowed
@@ -17,6 +18,7 @@ from portal.web.cluster.rows import capacity_of, table_of, teams_of
 from portal.web.nodes.forms import CordonForm
 from portal.web.nodes.health import QuarantineForm, can_quarantine, event_rows, refusals_of
 from portal.web.nodes.lifecycle import life_facts, waiting_rows
+from portal.web.nodes.pauses import pause_rows
 from portal.web.nodes.processes import process_table
 from portal.web.nodes.slice_metrics import silent_devices_text
 from portal.web.power.forms import WakeForm
@@ -77,6 +79,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "power": power_facts(row, now=now) if rights.is_operator else None,
         "wake_form": WakeForm(),
         "is_operator": rights.is_operator,
+        "pauses": pause_rows(pauses_on(row, now=now), is_operator=rights.is_operator),
         "cordon_form": CordonForm(),
     }
     return render(request, "web/node.html", context)

@@ -103,7 +103,8 @@ class TeamsInSight:
 class SlicedDevice:
     """A device with what decides its free room: legal MIG positions as bit masks, and why it is closed.
 
-    ``blocked`` is the device's own fault; ``away`` says that its node takes no new work.
+    ``blocked`` is the device's own fault; ``away`` says that its node takes no new work. ``is_paused``: sound, but
+    nothing new starts on it while an alert lasts.
     """
 
     device: Device
@@ -111,6 +112,7 @@ class SlicedDevice:
     blocked: str = ""
     away: str = ""
     foreign: tuple[tuple[int, int], ...] = ()
+    is_paused: bool = False
 
 
 def cut(

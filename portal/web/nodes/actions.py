@@ -16,11 +16,13 @@ from portal.common.errors import Invalid, NotFound
 from portal.common.models import InvariantCheck
 from portal.fleet import services as fleet
 from portal.fleet.models import Node
+from portal.fleet.pauses import pauses_in_force
 from portal.leases.draining import bring_back
 from portal.leases.selectors import standing_on
 from portal.web.access import done, person, refused, require_operator
 from portal.web.nodes.forms import CordonForm, EnrolForm
 from portal.web.nodes.lifecycle import enrol_effects
+from portal.web.nodes.pauses import pause_rows
 from portal.web.nodes.rows import enrol_command, node_rows, open_events
 from portal.web.power.rows import fleet_saving
 
@@ -123,5 +125,6 @@ def _nodes_context(form: EnrolForm) -> dict[str, object]:
         "form": form,
         "is_enrolling": form.is_bound,
         "saving": fleet_saving(now=now),
+        "pauses": pause_rows(pauses_in_force(now=now), is_operator=True),
         "check": InvariantCheck.objects.first(),
     }

@@ -50,6 +50,7 @@ def _booking_replanned(f: Facts) -> str:
         "device": _("a device is not healthy"),
         "maintenance": _("maintenance of the node"),
         "cordoned": _("the node takes no new work"),
+        "paused": _("nothing new starts there while an alert lasts"),
         "late": _("its time had passed before it could begin"),
     }.get(str(f.get("why")), _("the node was not ready"))
     return _("Your booking for %(at)s on %(node)s could not be kept: %(why)s. It is planned anew now.") % {
