@@ -404,6 +404,7 @@ def test_any_file_is_applied_whole_or_not_at_all_and_undone_to_the_cent(
         transaction.set_rollback(True)
 
 
+@pytest.mark.deep
 def test_ten_thousand_rows_take_a_few_seconds(world: World) -> None:
     root = world.team("northwind")
     made = Team.objects.bulk_create(
