@@ -114,7 +114,14 @@ def reopen_account(username: str, *, actor: User, rights: Rights, now: datetime)
 
 @transaction.atomic
 def _close(username: str, actor: User, now: datetime) -> User:
-    user = _locked(username)
+    # Both rows: of two operators who close each other's account one is too late, and somebody can still come in.
+    both = User.objects.select_for_update(no_key=True).filter(Q(username=username) | Q(pk=actor.pk))
+    held = {one.pk: one for one in both.order_by("pk")}
+    user = next((one for one in held.values() if one.username == username), None)
+    if user is None:
+        raise NotFound
+    if not held[actor.pk].is_active:
+        raise Forbidden(_("Only operators see who has an account, and close them."))
     if user.pk == actor.pk:
         raise Conflict(_("You cannot close your own account. Ask another operator."))
     if user.is_active:

@@ -156,3 +156,13 @@ def test_list_of_people_takes_as_many_queries_for_many_as_for_few(
         page = signed_in("operator").get(HOME)
 
     assert "1–50 of" in page.text
+
+
+def test_of_two_operators_who_close_each_other_one_is_too_late(world: World) -> None:
+    rights = world.rights("operator")
+    assert rights.is_operator  # as the call of whoever is closed meanwhile had found out
+    User.objects.filter(username="operator").update(is_active=False)
+
+    with pytest.raises(Forbidden):
+        close_account("bob", actor=world.user("operator"), rights=rights, ends_leases=False, now=world.now)
+    assert world.user("bob").is_active
