@@ -138,6 +138,7 @@ def preview_usage(text: str, *, rights: Rights, now: datetime) -> ExternalPrevie
     lines: list[ExternalLine] = []
     seen: dict[tuple[str, str], int] = {}
     first: date | None = None
+    together = 0
     for row in file.rows:
         cells = RowReader(row, file.delimiter)
         source, key = _name(cells, "source", MOST_SOURCE), _name(cells, "external_id", MOST_ID)
@@ -160,11 +161,15 @@ def preview_usage(text: str, *, rights: Rights, now: datetime) -> ExternalPrevie
                 first = first or own_month
                 _check_times(cells, starts, ends, first, calendar, now)
         gpus = _gpus(cells)
+        amount = _amount(cells, starts, ends, gpus)
+        together += amount or 0
+        if together > MOST_AMOUNT_MICRO:  # an invoice could not be told the sum of some thousand such rows
+            cells.fault("amount", _("Up to here it is more than any file can have. Check the decimal signs."))
         lines.append(
             ExternalLine(
                 row.number, source, key, cells.text("team"), team, _person(cells, known), _labels(cells, known, team),
                 _name(cells, "description", MOST_DESCRIPTION), starts, ends, gpus,
-                _amount(cells, starts, ends, gpus), cells.faults,
+                amount, cells.faults,
             )
         )  # fmt: skip
     return ExternalPreview(digest, own, first, lines)

@@ -229,6 +229,15 @@ def test_a_close_refuses_a_bill_that_went_to_another_team_since_it_was_seen(worl
     assert not Invoice.objects.exists()
 
 
+def test_a_file_comes_to_no_more_than_an_invoice_can_have(world: World) -> None:
+    row = "cloud-a,i-{n},perception,,,,x,2026-10-01T00:00:00Z,2026-10-02T00:00:00Z,1,,600000000.00,EUR\n"
+    text = HEAD + "".join(row.format(n=n) for n in range(3))
+
+    found = preview_usage(text, rights=world.rights("finance"), now=NOW)
+
+    assert [len(line.faults) for line in found.lines] == [0, 1, 1]
+
+
 def test_an_id_of_a_source_comes_once_in_a_file_and_once_in_all(world: World) -> None:
     twice = GOOD + GOOD.splitlines()[2].replace("robotics", "vision")
     (fault,) = preview_usage(twice, rights=world.rights("finance"), now=NOW).lines[3].faults
