@@ -23,4 +23,4 @@ def _sentence(row: IntakePause, *, is_operator: bool) -> str:
         "what": what,
         "at": moment(row.until),
     }
-    return f"{said} {row.reason}" if is_operator else said
+    return _("%(said)s Rule: %(rule)s.") % {"said": said, "rule": row.reason} if is_operator else said
