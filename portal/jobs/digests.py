@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -64,22 +63,24 @@ def resolve_soon(text: str) -> None:
 def resolve_digests(*, now: datetime) -> int:
     """Ask registries what waiting jobs' tags mean, and keep it; returns how many images. Safe to repeat.
 
-    Each image is asked about once for all jobs that name it, side by side with others. No transaction is open
-    meanwhile: a job that has begun or got its digest in the meantime is left as it is. While one worker asks, others
-    return at once; what was handed in since is nudged again at the end.
+    Each image is asked about once for all jobs that name it, side by side with others. The transaction that is open
+    meanwhile, for ``ALL_WITHIN_S`` at most, holds no row: a job that has begun or got its digest in the meantime is
+    left as it is. While one worker asks, others return at once; what was handed in since is nudged again at the end.
+    Call outside a transaction.
     """
     if not settings.RESOLVE_IMAGES:
         return 0
-    with _alone() as is_alone:
-        texts = _due(now)[:AT_ONCE] if is_alone else []
+    with transaction.atomic():
+        if not fetch("SELECT pg_try_advisory_xact_lock(%s)", [ASKING_LOCK])[0][0]:
+            return 0
+        texts = _due(now)[:AT_ONCE]
         if not texts:
             return 0
         for text, digest in zip(texts, async_to_sync(_ask_all)(texts), strict=True):
-            with transaction.atomic():
-                # A job that somebody is changing begins, or is asked about again.
-                free = _UNRESOLVED.filter(spec__image=text).select_for_update(skip_locked=True).order_by("pk")
-                pks = list(free.values_list("pk", flat=True))
-                Job.objects.filter(pk__in=pks).update(image_digest=digest, image_asked_at=now)
+            # A job that somebody is changing begins, or is asked about again.
+            free = _UNRESOLVED.filter(spec__image=text).select_for_update(skip_locked=True).order_by("pk")
+            pks = list(free.values_list("pk", flat=True))
+            Job.objects.filter(pk__in=pks).update(image_digest=digest, image_asked_at=now)
     if set(_due(now)) - set(texts):
         outbox.nudge(RESOLVE)
     return len(texts)
@@ -92,17 +93,6 @@ def _due(now: datetime) -> list[str]:
     )
     rows = unresolved.values_list("spec__image").annotate(asked_at=Max("image_asked_at"))
     return [text for text, _at in rows.order_by(F("asked_at").asc(nulls_first=True), "spec__image")]
-
-
-@contextmanager
-def _alone() -> Iterator[bool]:
-    """Say whether no other worker asks; none begins to within this. A worker that dies gives it back."""
-    (row,) = fetch("SELECT pg_try_advisory_lock(%s)", [ASKING_LOCK])
-    try:
-        yield bool(row[0])
-    finally:
-        if row[0]:
-            fetch("SELECT pg_advisory_unlock(%s)", [ASKING_LOCK])
 
 
 async def _ask_all(texts: Sequence[str]) -> list[str]:
