@@ -44,7 +44,7 @@ NOT_PAGES = {
     "import_undo",
     "discount_end", "deputy_end", "see_as_end", "person_close", "person_reopen",
     "idle_rule_remove", "idle_snooze",
-    "alert_acknowledge", "alert_rule_switch", "alert_rule_remove", "silence_make", "silence_end",
+    "alert_acknowledge", "alert_resume", "alert_rule_switch", "alert_rule_remove", "silence_make", "silence_end",
     "team_budget_end",
     "workshop_add", "workshop_remove", "workshop_decide", "workshop_cancel", "workshop_repeat", "workshop_start",
     "team_wallet_move", "team_wallet_set", "team_wallet_close", "team_wallet_csv",
