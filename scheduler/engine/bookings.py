@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from scheduler.engine.blocks import overlapping
 from scheduler.engine.calendar import Calendar
-from scheduler.engine.earliest_start import SILENT, StartSearch, is_silent
+from scheduler.engine.earliest_start import SILENT, StartSearch, is_undecided
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Reason, Snapshot
 from scheduler.engine.place.fill import Spot, spots_cost
@@ -82,18 +82,18 @@ class Bookings:
         shape = shape_of(claim, self._calendar.room.policy)
         if claim.starts_at is None or self._never(claim, shape) is not None:
             return None
-        silent = [board for board in self._calendar.room.matching(shape.kind) if is_silent(board)]
-        if not silent:
+        undecided = [board for board in self._calendar.room.matching(shape.kind) if is_undecided(board)]
+        if not undecided:
             return None
         search = StartSearch(
-            self._calendar.room, self._calendar.blocks, shape, claim.duration_s, with_silent=True
+            self._calendar.room, self._calendar.blocks, shape, claim.duration_s, with_undecided=True
         )
         spots = search.at(claim.starts_at)
         if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
             return None
-        quiet = [board for board in silent if board.node.blocked in SILENT]
+        quiet = [board for board in undecided if board.node.blocked in SILENT]
         if not quiet:
-            return paused(silent)
+            return paused(undecided)
         names = list(dict.fromkeys(board.node.name for board in quiet))
         return Reason("nodes_silent", {"starts_at": claim.starts_at.isoformat(), "nodes": names[:MOST_NODES]})
 

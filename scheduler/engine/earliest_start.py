@@ -40,7 +40,7 @@ def comes_back(board: Board) -> bool:
     return board.blocked in AWAY and not board.device.blocked
 
 
-def is_silent(board: Board) -> bool:
+def is_undecided(board: Board) -> bool:
     """Whether nothing but the silence of its node's agent, or a pause, keeps the board from taking something later."""
     is_quiet = board.node.blocked in SILENT
     if board.device.blocked == PAUSED:
@@ -51,7 +51,7 @@ def is_silent(board: Board) -> bool:
 class StartSearch:
     """One claim's shape and duration, and the boards that could serve it, moved from start to start.
 
-    ``room`` says what is held from now on and is not changed; ``blocks`` what begins later. ``with_silent``
+    ``room`` says what is held from now on and is not changed; ``blocks`` what begins later. ``with_undecided``
     counts on boards that are silent or paused, as if that were over.
     """
 
@@ -62,7 +62,7 @@ class StartSearch:
         shape: Shape,
         duration_s: int,
         *,
-        with_silent: bool = False,
+        with_undecided: bool = False,
     ) -> None:
         self._room = room
         self._shape = shape
@@ -74,7 +74,9 @@ class StartSearch:
         self._twins: dict[int, Board] = {}
         self._groups: dict[int, list[Board]] = defaultdict(list)
         for board in room.matching(shape.kind):
-            is_back = (comes_back(board) and later.get(board.device.id)) or (with_silent and is_silent(board))
+            is_back = (comes_back(board) and later.get(board.device.id)) or (
+                with_undecided and is_undecided(board)
+            )
             if not board.blocked or is_back:
                 self._groups[board.node.id].append(board)
         self._serving = {board.device.id for group in self._groups.values() for board in group}
