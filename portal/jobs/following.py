@@ -43,6 +43,8 @@ from portal.teams.models import Team
 # A lease is made longer by so much more than the time of the next job: the present one has as long to end. So what
 # follows is short work, and a lease whose job takes longer simply ends with it.
 WITHIN: Final = timedelta(seconds=60)
+TRIED_FOR: Final = timedelta(seconds=1)
+MOST_TRIED: Final = 1000
 
 # Whoever else waits for such a device is served by the policy, not by us: a lease goes on only where its own author
 # would be next by priority and age anyway.
@@ -95,12 +97,13 @@ def hand_next(
         and lease.preempt_at is None
         and not (lease.cut_by or lease.wanted_until)
     )
-    if is_limited(lease.team) and lease.team_id not in held:  # locked before leases, or not at all
-        return None
     if JOBS_FOLLOW not in features or job.array_id is None or not (is_free and may_follow(job.spec)):
         return None
-    found = _next_of(job, now)
-    if found is None or not _is_held_long_enough(lease, job, now):
+    has_limit = is_limited(lease.team)
+    if has_limit and lease.team_id not in held:  # locked before leases, or not at all
+        return None
+    found = _next_of(job, now, has_limit=has_limit)
+    if found is None or not _is_held_long_enough(lease, job, now, has_limit=has_limit):
         return None
     following, request = found
     if request is not None:
@@ -115,7 +118,7 @@ def hand_next(
     return made
 
 
-def _next_of(job: Job, now: datetime) -> tuple[Job, LeaseRequest | None] | None:
+def _next_of(job: Job, now: datetime, *, has_limit: bool) -> tuple[Job, LeaseRequest | None] | None:
     """Return the job of the same array that comes next, locked, with its request in the queue; None for none.
 
     One that has no request is taken only where it could ask for one that needs no approval.
@@ -142,24 +145,47 @@ def _next_of(job: Job, now: datetime) -> tuple[Job, LeaseRequest | None] | None:
     ((others_wait,),) = fetch(OTHERS_WAIT, [*whose, priority, since, place])
     if others_wait:
         return None
-    try:
-        return None if request is None and not could_ask_for(waiting, now=now) else (waiting, request)
-    except BerthError:
+    if request is None and not _may_ask(waiting, now, has_limit=has_limit):
         return None
+    return waiting, request
 
 
-def _is_held_long_enough(lease: Lease, job: Job, now: datetime) -> bool:
+# When a request for a job of an array was last tried, and whether it could be asked for; by array.
+_tried: dict[int, tuple[datetime, bool]] = {}
+
+
+def _may_ask(job: Job, now: datetime, *, has_limit: bool) -> bool:
+    """Say whether a job of an array that has no request could ask for one without an approval.
+
+    Trying is a third of what handing over costs, and the array's jobs differ by nothing that is looked at. So what was
+    found holds for the others for ``TRIED_FOR``, but where money is limited: each spends some.
+    """
+    assert job.array_id is not None
+    at, could = _tried.get(job.array_id, (None, False))
+    if at is not None and not has_limit and timedelta(0) <= now - at < TRIED_FOR:
+        return could
+    try:
+        could = could_ask_for(job, now=now)
+    except BerthError:
+        could = False
+    if len(_tried) >= MOST_TRIED:
+        _tried.clear()
+    _tried[job.array_id] = now, could
+    return could
+
+
+def _is_held_long_enough(lease: Lease, job: Job, now: datetime, *, has_limit: bool) -> bool:
     """Make a lease longer where the next job needs that; False where something stands behind it, or money is short."""
     assert lease.activated_at is not None
     needed = now + timedelta(seconds=job.time_s) + WITHIN
     if lease.not_after >= needed:
-        return _pay_until(lease, lease.not_after, now) is not None
+        return not has_limit or _pay_until(lease, lease.not_after, now) is not None
     until = needed + WITHIN  # not with every job anew
     longest = lease.activated_at + timedelta(seconds=job.flavor.max_duration_s)
     block = next_blocks([lease.pk], now=now).get(lease.pk)
     if until > longest or (block is not None and block.at < until) or lease.node.is_cordoned:
         return False
-    micro = _pay_until(lease, until, now)
+    micro = _pay_until(lease, until, now) if has_limit else 0
     if micro is None:
         return False
     reached = hold_until([lease.pk], until)
@@ -174,13 +200,12 @@ def _is_held_long_enough(lease: Lease, job: Job, now: datetime) -> bool:
 
 
 def _pay_until(lease: Lease, until: datetime, now: datetime) -> int | None:
-    """Return what a wallet has to hold more for a lease that goes on until then, None where nothing may start.
+    """Return what a wallet has to hold more for a limited team's lease that goes on until then; None where
+    nothing may start.
 
     The time that a lease has is paid for. But where a threshold of a budget is passed already, nothing starts there
     either, as it would not in a lease of its own. Call with the budgets held.
     """
-    if not is_limited(lease.team):
-        return 0
     extra_s = int((until - lease.not_after).total_seconds())
     expense = Expense(lease.team, 0, now, until, lease.is_preemptible, wallet_id=wallet_of(lease))
     if extra_s:

@@ -46,6 +46,8 @@ from portal.teams.selectors import Rights
 
 # So many jobs of one array have requests at once: enough to fill a fleet, few enough to keep the queue readable.
 ASKED_AT_ONCE: Final = 200
+# So many of them as an array is handed in, while its owner waits for the answer; the feeder asks for the others.
+ASKED_FIRST: Final = 16
 FED_AT_ONCE: Final = 200
 FEED: Final = "scheduler.tasks.feed_jobs"
 MOST_SECRETS: Final = 100
@@ -103,13 +105,17 @@ def submit_job(*, team: Team, actor: User, rights: Rights, spec: JobSpec, now: d
         is_due = all(other.state == JobState.SUCCEEDED for other in earlier)
         if not is_due:  # what cannot be had at all is said now, not when the other job is through
             _check(jobs[0], rights, now)
-        for job in jobs[: at_once if is_due else 0]:
+        due = min(at_once, len(jobs)) if is_due else 0
+        for job in jobs[: min(due, ASKED_FIRST)]:
             try:
                 ask_for(job, rights=rights, now=now)
             except BudgetExceeded:
                 if job is jobs[0]:
                     raise
                 break  # the rest of an array waits for the budget, as it does for room in the queue
+        else:
+            if due > ASKED_FIRST:
+                outbox.nudge_on_commit(FEED)
     return jobs
 
 

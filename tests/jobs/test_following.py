@@ -15,7 +15,7 @@ from portal.billing.models import UsageRecord
 from portal.budgets.services import BudgetSpec, ThresholdSpec, make_budget
 from portal.budgets.wallets import move_by_hand
 from portal.fleet.models import Node
-from portal.jobs import outcomes
+from portal.jobs import following, outcomes
 from portal.jobs.models import Job, JobAttempt
 from portal.jobs.services import ask_for, cancel_job, feed_jobs
 from portal.leases import lifecycle
@@ -114,6 +114,20 @@ def test_nothing_follows_while_others_wait_or_the_lease_must_go(world: World, de
 
     assert desired_state(lease.node_id, now=world.now, features=FEATURES).leases[0].job == ""
     assert JobAttempt.objects.count() == 1
+
+
+@pytest.mark.parametrize("is_tried_anew", [False, True])
+def test_lost_right_stops_what_follows_as_soon_as_it_is_tried_anew(
+    world: World, desk: Desk, monkeypatch: Any, is_tried_anew: bool
+) -> None:
+    jobs, lease = begun(world, desk)
+    world.user("bob").memberships.all().delete()
+    if is_tried_anew:
+        monkeypatch.setattr(following, "TRIED_FOR", timedelta(0))
+
+    says(desk, lease, "ready", TWO, ended(1))
+
+    assert JobAttempt.objects.filter(job=jobs[2]).exists() is not is_tried_anew
 
 
 @pytest.mark.parametrize(("ends", "comes_again"), [("drained", True), ("clean", True), ("lost", False)])

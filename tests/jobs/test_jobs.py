@@ -18,7 +18,7 @@ from portal.fleet.models import Node
 from portal.jobs import outcomes
 from portal.jobs.models import Job, JobAttempt, Secret
 from portal.jobs.selectors import visible_job, visible_jobs
-from portal.jobs.services import FEED, cancel_job, feed_jobs, retry_job, store_secret, submit_job
+from portal.jobs.services import ASKED_FIRST, FEED, cancel_job, feed_jobs, retry_job, store_secret, submit_job
 from portal.jobs.spec import read_spec
 from portal.jobs.states import ATTEMPT_NEXT, ATTEMPT_STATES, JOB_NEXT, JobState
 from portal.jobs.words import outcome_text
@@ -276,6 +276,20 @@ def test_array_has_as_bulk_requests_as_it_may_have_at_once(world: World, desk: D
 
     assert order.env["BERTH_ARRAY_INDEX"] == order.env["SLURM_ARRAY_TASK_ID"] == "1"
     assert Job.objects.filter(request__isnull=False, state="waiting").count() == 2
+
+
+def test_long_array_asks_for_its_first_jobs_at_once_and_for_the_others_by_the_feeder(
+    world: World, monkeypatch: Any, django_capture_on_commit_callbacks: Any
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(outbox, "nudge", said.append)
+    with django_capture_on_commit_callbacks(execute=True):
+        hand_in(world, array="1-20")
+    asked = Job.objects.filter(request__isnull=False)
+
+    assert (asked.count(), FEED in said) == (ASKED_FIRST, True)
+    assert feed_jobs(now=world.now) == 20 - ASKED_FIRST
+    assert asked.count() == 20
 
 
 @pytest.mark.parametrize(("more", "nudged"), [({"array": "1-2%1"}, [FEED]), ({"array": "1-2"}, []), ({}, [])])
