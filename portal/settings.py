@@ -400,6 +400,7 @@ SPECTACULAR_SETTINGS = {
         "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
         "AlertAction": "portal.alerts.models.AlertAction",
+        "AlertAudience": "portal.alerts.models.AlertAudience",
         "Level": "portal.notifications.models.AnnouncementLevel",
         "BudgetAction": "portal.budgets.models.BudgetAction",
         "NoteKind": ["credit", "debit"],

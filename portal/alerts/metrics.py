@@ -17,8 +17,10 @@ from portal.budgets.services import running_forecasts
 from portal.common.models import InvariantCheck, OutboxItem
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import Device, HealthEvent, Node
+from portal.idle.models import IDLE, IdleStanding
+from portal.idle.sweeping import FRESH as JUDGED_LATELY
 from portal.leases.models import LeaseRequest
-from portal.leases.states import RequestState
+from portal.leases.states import RUNNING_LEASES, RequestState
 from portal.notifications.models import Delivery, DeliveryState
 from portal.teams.models import Team
 from portal.telemetry.frames import DeviceNow
@@ -148,12 +150,35 @@ class Sources:
         """By team: percent of its budget that is spent, and that will probably be (None: unknown)."""
         found = []
         for row in running_forecasts(self.now):
-            budget, team = row.budget, row.budget.team
-            lines = self.teams.get(team.pk, frozenset())
-            subject = AlertSubject(f"team:{team.pk}", team.name, team_id=team.pk, lineages=lines)
+            budget, subject = row.budget, self._of_team(row.budget.team_id, row.budget.team.name)
             end = None if row.likely_micro is None else 100 * row.likely_micro / budget.amount_micro
             found.append((subject, 100 * row.spent_micro / budget.amount_micro, end))
         return found
+
+    def waits_of_teams(self) -> Values:
+        """Return for how many seconds the oldest waiting request of each team itself has waited."""
+        rows = (
+            LeaseRequest.objects.filter(state=RequestState.QUEUED)
+            .values_list("team_id", "team__name")
+            .annotate(since=Min("queued_at"))
+            .order_by()
+        )
+        return {self._of_team(pk, name): self._age(since) for pk, name, since in rows}
+
+    def idle_of_teams(self) -> Values:
+        """Return how many running leases of each team itself were judged idle at the last look, if that was lately."""
+        rows = (
+            IdleStanding.objects.filter(
+                state__in=IDLE, lease__state__in=RUNNING_LEASES, judged_at__gt=self.now - JUDGED_LATELY
+            )
+            .values_list("lease__team_id", "lease__team__name")
+            .annotate(n=Count("pk"))
+            .order_by()
+        )
+        return {self._of_team(pk, name): float(n) for pk, name, n in rows}
+
+    def _of_team(self, pk: int, name: str) -> AlertSubject:
+        return AlertSubject(f"team:{pk}", name, team_id=pk, lineages=self.teams.get(pk, frozenset()))
 
     def fleet(self, value: float | None) -> Values:
         """Return a figure of the installation as a whole, nothing where it is unknown."""
@@ -229,6 +254,10 @@ METRICS: Final[Mapping[str, AlertMetric]] = MappingProxyType({
         _("Longest wait in the queue"), "s", FLAVOR,
         lambda s: {subject: age for subject, _n, age in s.queue}, 14_400, True,
     ),
+    "team_queue_wait": AlertMetric(
+        _("Longest wait of a team's requests"), "s", TEAM, Sources.waits_of_teams, 14_400, True
+    ),
+    "team_idle": AlertMetric(_("Idle leases of a team"), "", TEAM, Sources.idle_of_teams, 0, True),
     "budget_used": AlertMetric(
         _("Budget that is spent"), "%", TEAM, lambda s: {subject: used for subject, used, _end in s.budgets}, 90
     ),

@@ -56,13 +56,25 @@ class AlertGrouping(models.TextChoices):
     TEAM = "team", _("Those of a team")
 
 
+class AlertAudience(models.TextChoices):
+    """Who is told of what a rule finds about a team. What is of no team is told to operators in any case."""
+
+    OPERATORS = "operators", _("Operators")
+    BOTH = "both", _("Operators and the admins of the team")
+    TEAM = "team", _("The admins of the team")
+
+
+TELLS_TEAMS = (AlertAudience.BOTH, AlertAudience.TEAM)
+
+
 class AlertRule(models.Model):
     """A condition over a metric of ``portal.alerts.metrics`` that has to hold for ``for_s``, and what comes of it.
 
     ``name`` "" shows the condition itself. ``team`` (with those below it), ``node`` and ``device_model`` narrow it to
-    some subjects. After ``escalate_min`` without anybody acknowledging it ``escalate_to`` is told as well (None: all
-    operators; minutes None: nobody). Of what it matched last ``folded`` have no alert of their own, because a rule has
-    at most so many. A rule that is removed keeps its history.
+    some subjects. ``audience`` is who is told, and whether admins of a team see what is about it. After
+    ``escalate_min`` without anybody acknowledging it ``escalate_to`` is told as well (None: all operators; minutes
+    None: nobody). Of what it matched last ``folded`` have no alert of their own, because a rule has at most so many. A
+    rule that is removed keeps its history.
     """
 
     name = models.CharField(max_length=80, blank=True)
@@ -80,6 +92,7 @@ class AlertRule(models.Model):
     device_model = models.ForeignKey(
         DeviceModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
+    audience = models.CharField(max_length=10, choices=AlertAudience.choices, default=AlertAudience.OPERATORS)
     grouping = models.CharField(max_length=4, choices=AlertGrouping.choices, default=AlertGrouping.RULE)
     escalate_min = models.PositiveSmallIntegerField(null=True, blank=True)
     escalate_to = models.ForeignKey(
@@ -118,6 +131,7 @@ class AlertRule(models.Model):
                     severity__in=AlertSeverity.values,
                     grouping__in=AlertGrouping.values,
                     action__in=AlertAction.values,
+                    audience__in=AlertAudience.values,
                 ),
                 name="alert_rule_words_known",
             ),
@@ -135,7 +149,8 @@ class AlertRule(models.Model):
 class Alert(models.Model):
     """That the condition of a rule holds for one subject, from when it was first seen until it held no more.
 
-    ``subject`` is its key (``device:7``), ``about`` what people call it. ``value`` is the figure as last kept,
+    ``subject`` is its key (``device:7``), ``about`` what people call it. ``team`` is the one that it is about, of a
+    device the one that held it alone when the alert began. ``value`` is the figure as last kept,
     ``seen_at`` when. ``gone_at`` is since when the condition does not hold; a moment later the alert is resolved. While
     the figure is unknown nothing changes. ``notified_at``, ``escalated_at`` and ``end_told_at`` are when people were
     told. ``acted_at`` is when the rule's action was done, ``held_back_at`` when it was not, for there were too many.
@@ -173,6 +188,11 @@ class Alert(models.Model):
             models.Index(fields=["rule"], name="alert_open", condition=Q(resolved_at=None)),
             models.Index(
                 fields=["-resolved_at", "-id"], name="alert_history", condition=~Q(resolved_at=None)
+            ),
+            models.Index(
+                fields=["team", "-resolved_at"],
+                name="alert_history_of_a_team",
+                condition=Q(team__isnull=False, resolved_at__isnull=False),
             ),
         ]
         constraints = [

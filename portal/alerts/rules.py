@@ -13,13 +13,15 @@ from django.db.models import F
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.alerts.metrics import DEVICE, FLEET, METRICS, NODE
+from portal.alerts.metrics import DEVICE, FLEET, METRICS, NODE, TEAM
 from portal.alerts.models import (
     MOST_ESCALATE_MIN,
     MOST_FOR_S,
     MOST_THRESHOLD,
+    TELLS_TEAMS,
     Alert,
     AlertAction,
+    AlertAudience,
     AlertComparison,
     AlertGrouping,
     AlertRule,
@@ -27,11 +29,12 @@ from portal.alerts.models import (
     AlertSilence,
     AlertState,
 )
+from portal.alerts.selectors import alerts_in_sight
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.fleet.models import DeviceModel, Node
 from portal.fleet.pauses import forget_pauses, resume_intake
-from portal.teams.models import Team
+from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 
 MOST_RULES: Final = 100
@@ -46,6 +49,8 @@ ACTS_ON: Final[Mapping[str, tuple[str, ...]]] = {
     # budget says by thresholds of its own what no longer starts.
     AlertAction.PAUSE: (NODE, DEVICE, FLEET),
 }
+# Whose admins can be told: all else is of no team.
+OF_A_TEAM: Final = (TEAM, DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class AlertSpec:
     team: Team | None = None
     node: Node | None = None
     device_model: DeviceModel | None = None
+    audience: str = AlertAudience.OPERATORS
     grouping: str = AlertGrouping.RULE
     escalate_min: int | None = None
     escalate_to: User | None = None
@@ -141,9 +147,13 @@ def remove_rule(*, key: int, actor: User, rights: Rights, now: datetime) -> None
 
 @transaction.atomic
 def acknowledge(*, uid: str, actor: User, rights: Rights, now: datetime) -> Alert:
-    """Say that somebody is at it: it is not escalated any more. Operators; safe to repeat; raises NotFound."""
-    require_operator(rights)
-    alert = Alert.objects.select_for_update(of=("self",), no_key=True).filter(uid=uid).first()
+    """Say that somebody is at it: it is not escalated any more.
+
+    Operators, and admins of the team that it is about where its rule tells them; raises NotFound for who cannot see it,
+    Conflict for one that is resolved; safe to repeat.
+    """
+    require_reader(rights)
+    alert = alerts_in_sight(rights).select_for_update(of=("self",), no_key=True).filter(uid=uid).first()
     if alert is None:
         raise NotFound
     if alert.state == AlertState.RESOLVED:
@@ -232,7 +242,13 @@ def forget_alerts(*, now: datetime) -> int:
 def require_operator(rights: Rights) -> None:
     """Raise Forbidden for everybody but operators."""
     if not rights.is_operator:
-        raise Forbidden(_("Only operators see and change alerts."))
+        raise Forbidden(_("Only operators set rules and silences."))
+
+
+def require_reader(rights: Rights) -> None:
+    """Raise Forbidden for who runs neither the fleet nor a team: they see no alerts at all."""
+    if not (rights.is_operator or rights.has_anywhere(Role.ADMIN)):
+        raise Forbidden(_("Only operators and team admins see alerts."))
 
 
 def _locked(key: int) -> AlertRule:
@@ -262,6 +278,7 @@ def _check(spec: AlertSpec, key: int | None) -> None:
         ("severity", spec.severity, AlertSeverity.values),
         ("grouping", spec.grouping, AlertGrouping.values),
         ("action", spec.action, AlertAction.values),
+        ("audience", spec.audience, AlertAudience.values),
     )
     for name, value, known in choices:
         if value not in known:
@@ -284,6 +301,8 @@ def _check(spec: AlertSpec, key: int | None) -> None:
         fields["name"] = _("There is a rule of this name already.")
     if metric is not None and metric.of not in ACTS_ON.get(spec.action, (metric.of,)):
         fields["action"] = _("This cannot be done to what the metric is of.")
+    if metric is not None and spec.audience in TELLS_TEAMS and metric.of not in OF_A_TEAM:
+        fields["audience"] = _("What is watched is of no team. Choose operators.")
     if fields:
         raise Invalid(fields=fields)
 

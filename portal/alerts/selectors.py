@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.db.models import Case, IntegerField, QuerySet, Value, When
 
-from portal.alerts.models import Alert, AlertSeverity, AlertState
+from portal.alerts.models import TELLS_TEAMS, Alert, AlertSeverity, AlertState
 from portal.common.errors import NotFound
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights, below
 
 _RANK = Case(
     When(rule__severity=AlertSeverity.CRITICAL, then=Value(0)),
@@ -19,20 +21,32 @@ def _with_all(rows: QuerySet[Alert]) -> QuerySet[Alert]:
     return rows.select_related("rule", "node", "device__node", "team", "acknowledged_by")
 
 
-def open_alerts() -> QuerySet[Alert]:
+def alerts_in_sight(rights: Rights, team: Team | None = None) -> QuerySet[Alert]:
+    """Return the alerts that a person may see, those about a team and the teams below it if wished.
+
+    Operators see all, team admins those about their teams and the teams below, where the rule tells them of it.
+    """
+    rows = Alert.objects.all()
+    if not rights.is_operator:
+        rows = rows.filter(below(rights.teams_with((Role.ADMIN,)), "team__"), rule__audience__in=TELLS_TEAMS)
+    return rows if team is None else rows.filter(below([team.pk], "team__"))
+
+
+def open_alerts(rights: Rights, team: Team | None = None) -> QuerySet[Alert]:
     """Return pending and firing alerts with what they name: firing ones first, of these the worst, then the oldest."""
-    rows = Alert.objects.filter(resolved_at=None)
+    rows = alerts_in_sight(rights, team).filter(resolved_at=None)
     return _with_all(rows).order_by("state", _RANK, "pending_at", "pk")
 
 
-def past_alerts() -> QuerySet[Alert]:
+def past_alerts(rights: Rights, team: Team | None = None) -> QuerySet[Alert]:
     """Return resolved alerts with what they name, the latest first."""
-    return _with_all(Alert.objects.filter(resolved_at__isnull=False)).order_by("-resolved_at", "-pk")
+    rows = alerts_in_sight(rights, team).filter(resolved_at__isnull=False)
+    return _with_all(rows).order_by("-resolved_at", "-pk")
 
 
-def alert_named(uid: str) -> Alert:
-    """Return one alert with what it names, or raise NotFound."""
-    found = _with_all(Alert.objects.filter(uid=uid)).first()
+def alert_named(rights: Rights, uid: str) -> Alert:
+    """Return one alert with what it names, or raise NotFound also for one out of sight."""
+    found = _with_all(alerts_in_sight(rights).filter(uid=uid)).first()
     if found is None:
         raise NotFound
     return found

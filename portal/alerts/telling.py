@@ -9,9 +9,19 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from portal.alerts.models import Alert, AlertGrouping, AlertRule, AlertSeverity, AlertSilence, AlertState
+from portal.accounts.models import User
+from portal.alerts.models import (
+    TELLS_TEAMS,
+    Alert,
+    AlertAudience,
+    AlertGrouping,
+    AlertRule,
+    AlertSeverity,
+    AlertSilence,
+    AlertState,
+)
 from portal.notifications.services import notify
-from portal.teams.models import Team
+from portal.teams.models import Membership, Role, Team
 from portal.teams.selectors import operators
 
 # After a group was told, what joins it waits this long, and is told together.
@@ -109,8 +119,8 @@ def _tell_new(
         due = [("", [alert for _name, members in due for alert in members])]
     for name, members in due:
         fresh = [alert for alert in members if alert.notified_at is None]
-        facts = _facts(rule, fresh, len(members) + (rule.folded if not name else 0))
-        notify(operators(), "alert.firing", target=_target(rule, name), at=now, is_news=True, **facts)
+        folded = rule.folded if not name else 0
+        _tell_people("firing", rule, name, fresh, len(members) - len(fresh) + folded, now)
         Alert.objects.filter(pk__in=[alert.pk for alert in fresh]).update(notified_at=now)
 
 
@@ -143,9 +153,59 @@ def _tell_ends(ended: Iterable[Alert], firing: Iterable[Alert], now: datetime) -
         if (alert.rule_id, name) not in still:
             over[alert.rule, name].append(alert)
     for (rule, name), alerts in over.items():
-        facts = _facts(rule, alerts, len(alerts))
-        notify(operators(), "alert.resolved", target=_target(rule, name), at=now, is_news=True, **facts)
+        _tell_people("resolved", rule, name, alerts, 0, now)
         Alert.objects.filter(pk__in=[alert.pk for alert in alerts]).update(end_told_at=now)
+
+
+def _tell_people(
+    what: str, rule: AlertRule, group: str, alerts: Sequence[Alert], more: int, now: datetime
+) -> None:
+    """Tell operators and team admins, each person once: of those that they are to hear of, in one message.
+
+    ``more`` is how many others of the group there are, which operators hear of as a number.
+    """
+    by_admin = _admins_told(rule, alerts)
+    heard = {alert.pk for mine in by_admin.values() for alert in mine}
+    told: set[int] = set()
+    if rule.audience == AlertAudience.TEAM:
+        # What no admin hears of must not be lost.
+        left, more = [alert for alert in alerts if alert.pk not in heard], 0
+    else:
+        left = list(alerts)
+    target = _target(rule, group)
+    if left:
+        people = operators()
+        told = {user.pk for user in people}
+        facts = _facts(rule, left, len(left) + more)
+        notify(people, f"alert.{what}", target=target, at=now, is_news=True, **facts)
+    # Those who hear of the same alerts are told in one go.
+    alike: dict[tuple[int, ...], list[User]] = defaultdict(list)
+    for user, mine in by_admin.items():
+        if user.pk not in told:
+            alike[tuple(alert.pk for alert in mine)].append(user)
+    for people in alike.values():
+        mine = by_admin[people[0]]
+        facts = _facts(rule, mine, len(mine))
+        notify(people, f"team_alert.{what}", target=target, at=now, is_news=True, **facts)
+
+
+def _admins_told(rule: AlertRule, alerts: Sequence[Alert]) -> dict[User, list[Alert]]:
+    """Return which alerts each team admin is told of: its own admins of each, else those nearest above it."""
+    teams = {alert.team_id: alert.team for alert in alerts if alert.team is not None}
+    if rule.audience not in TELLS_TEAMS or not teams:
+        return {}
+    admins: dict[int, list[User]] = defaultdict(list)
+    above = {pk for team in teams.values() for pk in team.lineage}
+    rows = Membership.objects.filter(role=Role.ADMIN, team__in=above, user__is_active=True)
+    for row in rows.select_related("user").order_by("user_id"):
+        admins[row.team_id].append(row.user)
+    found: dict[User, list[Alert]] = defaultdict(list)
+    for alert in alerts:
+        lineage = alert.team.lineage if alert.team is not None else []
+        nearest = next((pk for pk in reversed(lineage) if pk in admins), None)
+        for user in admins[nearest] if nearest is not None else []:
+            found[user].append(alert)
+    return found
 
 
 def _target(rule: AlertRule, group: str) -> str:

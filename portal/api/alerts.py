@@ -1,4 +1,4 @@
-"""Alerts, their rules and silences over HTTP. Operators."""
+"""Alerts, their rules and silences over HTTP. Operators; team admins see what is about their teams."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from portal.alerts.models import (
     MOST_FOR_S,
     Alert,
     AlertAction,
+    AlertAudience,
     AlertComparison,
     AlertGrouping,
     AlertRule,
@@ -35,6 +36,7 @@ from portal.alerts.rules import (
     end_silence,
     make_rule,
     remove_rule,
+    require_reader,
     resume,
     silence,
 )
@@ -53,6 +55,7 @@ from portal.common.errors import Invalid
 from portal.fleet.models import DeviceModel, Node
 from portal.fleet.pauses import paused_by
 from portal.teams.models import Team
+from portal.teams.selectors import Rights, visible_team
 
 TAG = "operations"
 MOST = 1000
@@ -93,6 +96,10 @@ class AlertRuleBody(Body):
     team = _named(50, "Only for this team and those below it.")
     node = _named(60, "Only on this node.")
     device_model = _named(40, "Only for devices of this model.")
+    audience = serializers.ChoiceField(
+        AlertAudience.choices, default=AlertAudience.OPERATORS.value,
+        help_text="Who is told. both, team: of metrics of a team or a device; admins then see these alerts.",
+    )  # fmt: skip
     grouping = serializers.ChoiceField(AlertGrouping.choices, default=AlertGrouping.RULE.value)
     escalate_min = Whole(least=1, most=MOST_ESCALATE_MIN, required=False, allow_null=True, default=None)
     escalate_to = _named(150, "A user name; null: all operators.")
@@ -113,19 +120,27 @@ class SilenceBody(Body):
 class Alerts(Endpoint):
     """Alerts."""
 
-    parameters = frozenset({"state"})
+    parameters = frozenset({"state", "team"})
 
     @call(
-        "List alerts", answer=AlertAnswer, is_list=True, refusals=(422,), tag=TAG,
-        parameters=(query("state", "open (the usual one), or past: the last thousand that are resolved"),),
+        "List alerts", answer=AlertAnswer, is_list=True, refusals=(404, 422), tag=TAG,
+        parameters=(
+            query("state", "open (the usual one), or past: the last thousand that are resolved"),
+            query("team", "only those about this team and the teams below it"),
+        ),
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """List alerts that are open, firing ones and the worst first, or those that are resolved. Operators."""
-        self.require_operator()
+        """List alerts that are open, firing ones and the worst first, or those that are resolved.
+
+        Operators see all, team admins those about their teams where the rule tells them.
+        """
+        require_reader(self.rights)
         state = request.query_params.get("state", "open")
         if state not in ("open", "past"):
             raise Invalid(fields={"state": "Choose open or past."})
-        rows = open_alerts() if state == "open" else past_alerts()
+        slug = request.query_params.get("team")
+        team = None if slug is None else visible_team(self.rights, slug)
+        rows = open_alerts(self.rights, team) if state == "open" else past_alerts(self.rights, team)
         now = db_now()
         silences, paused = Silences(now=now), paused_by(now=now)
         return Response({"next": None, "results": [alert_json(row, silences, paused) for row in rows[:MOST]]})
@@ -137,11 +152,11 @@ class AcknowledgeAlert(Endpoint):
     @call("Acknowledge an alert", body=Empty, answer=AlertAnswer, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
-        """Say that somebody is at it: it is not escalated any more. Operators."""
-        self.require_operator()
+        """Say that somebody is at it: it is not escalated any more. Operators, and the team admins who see it."""
+        require_reader(self.rights)
         self.take(Empty)
         acknowledge(uid=uid, actor=self.person, rights=self.rights, now=db_now())
-        return Response(_afresh(uid))
+        return Response(_afresh(self.rights, uid))
 
 
 class ResumeIntake(Endpoint):
@@ -154,7 +169,7 @@ class ResumeIntake(Endpoint):
         self.require_operator()
         self.take(Empty)
         resume(uid=uid, actor=self.person, rights=self.rights, now=db_now())
-        return Response(_afresh(uid))
+        return Response(_afresh(self.rights, uid))
 
 
 class AlertMetrics(Endpoint):
@@ -297,6 +312,7 @@ def alert_rule_json(rule: AlertRule) -> Row:
         "team": rule.team.slug if rule.team else None,
         "node": rule.node.name if rule.node else None,
         "device_model": rule.device_model.slug if rule.device_model else None,
+        "audience": str(rule.audience),
         "grouping": str(rule.grouping),
         "escalate_min": rule.escalate_min,
         "escalate_to": rule.escalate_to.username if rule.escalate_to else None,
@@ -308,9 +324,9 @@ def alert_rule_json(rule: AlertRule) -> Row:
     }
 
 
-def _afresh(uid: str) -> Row:
+def _afresh(rights: Rights, uid: str) -> Row:
     now = db_now()
-    return alert_json(alert_named(uid), Silences(now=now), paused_by(now=now))
+    return alert_json(alert_named(rights, uid), Silences(now=now), paused_by(now=now))
 
 
 def alert_json(alert: Alert, silences: Silences, paused: Mapping[str, datetime]) -> Row:

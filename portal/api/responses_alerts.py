@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.alerts.models import AlertAction, AlertComparison, AlertGrouping, AlertSeverity, AlertState
+from portal.alerts.models import (
+    AlertAction,
+    AlertAudience,
+    AlertComparison,
+    AlertGrouping,
+    AlertSeverity,
+    AlertState,
+)
 from portal.api.responses import ResponseShape
 
 
@@ -32,6 +39,7 @@ class AlertRuleAnswer(ResponseShape):
     team = s.SlugField(allow_null=True)
     node = s.CharField(allow_null=True)
     device_model = s.SlugField(allow_null=True)
+    audience = s.ChoiceField(AlertAudience.choices, help_text="Who is told of what is about a team.")
     grouping = s.ChoiceField(AlertGrouping.choices)
     escalate_min = s.IntegerField(allow_null=True)
     escalate_to = s.CharField(allow_null=True, help_text="Null: all operators.")
@@ -53,7 +61,9 @@ class AlertAnswer(ResponseShape):
     about = s.CharField()
     node = s.CharField(allow_null=True)
     device = s.CharField(allow_null=True, help_text="The device's uuid.")
-    team = s.SlugField(allow_null=True)
+    team = s.SlugField(
+        allow_null=True, help_text="The team that it is about; of a device, the one that held it alone."
+    )
     value = s.FloatField()
     evidence = s.CharField(help_text="The figure and the condition as a sentence.")
     pending_at = s.DateTimeField()

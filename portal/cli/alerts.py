@@ -1,4 +1,4 @@
-"""``berth alert``: what fires, the rules about it, and silences. Operators."""
+"""``berth alert``: what fires, the rules about it, and silences. Operators; team admins see and acknowledge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from portal.cli import formatting, output
 from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(
-    help="See what fires and why, acknowledge and silence it, and set the rules. Operators.", no_args_is_help=True,
-    rich_markup_mode=None,
+    help="See what fires and why, acknowledge and silence it, and set the rules. Operators; team admins list and\n"
+    "acknowledge what is about their teams.", no_args_is_help=True, rich_markup_mode=None,
 )  # fmt: skip
 RuleId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As “berth alert rules” shows it.")]
 
@@ -22,11 +22,15 @@ RuleId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As “berth al
 @guarded
 def list_alerts(
     past: Annotated[bool, typer.Option("--past", help="Those that are resolved.")] = False,
+    team: Annotated[
+        str, typer.Option("--team", "-t", help="Only those about this team and the teams below it.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """List alerts that are open, firing ones and the worst first."""
     with api() as portal:
-        rows = portal.get("alerts/", state="past" if past else "open")["results"]
+        given = {"state": "past" if past else "open"} | ({"team": team} if team else {})
+        rows = portal.get("alerts/", **given)["results"]
     cells = [
         (
             row["id"], row["severity"], "silenced" if row["silence"] else row["state"], row["about"], row["evidence"],
@@ -87,12 +91,12 @@ def list_rules(as_json: Json = False) -> None:
     cells = [
         (
             row["id"], row["name"] or row["condition"], row["severity"], "on" if row["is_on"] else "off",
-            ", ".join(filter(None, (row["node"], row["device_model"], row["team"]))) or "everything", row["action"],
-            row["matched"],
+            ", ".join(filter(None, (row["node"], row["device_model"], row["team"]))) or "everything",
+            row["audience"], row["action"], row["matched"],
         )
         for row in rows
     ]  # fmt: skip
-    columns = ("ID", "RULE", "SEVERITY", "IS", "FOR", "DOES", "MATCHES")
+    columns = ("ID", "RULE", "SEVERITY", "IS", "FOR", "TELLS", "DOES", "MATCHES")
     output.listing(rows, columns, cells, empty="Nothing is watched.", as_json=as_json)
 
 
@@ -115,6 +119,10 @@ def set_rule(
     team: Annotated[str, typer.Option("--team", "-t", help="Only for this team and those below it.")] = "",
     node: Annotated[str, typer.Option("--node", help="Only on this node.")] = "",
     model: Annotated[str, typer.Option("--model", help="Only for devices of this model.")] = "",
+    tell: Annotated[
+        Literal["operators", "both", "team"],
+        typer.Option("--tell", help="Who is told: operators, team (the admins of the team), or both."),
+    ] = "operators",
     group: Annotated[
         Literal["rule", "node", "team"], typer.Option("--group", help="What is told together.")
     ] = "rule",
@@ -138,7 +146,7 @@ def set_rule(
     """Make a rule, or let one say something else."""
     body: dict[str, Any] = {
         "metric": metric, "threshold": threshold, "comparison": "below" if below else "above", "for_s": for_s,
-        "severity": severity, "name": name, "grouping": group, "action": action, "is_on": not off,
+        "severity": severity, "name": name, "audience": tell, "grouping": group, "action": action, "is_on": not off,
     }  # fmt: skip
     named = {"team": team, "node": node, "device_model": model, "escalate_to": escalate_to}
     body |= {key: value for key, value in named.items() if value}

@@ -68,7 +68,8 @@ def change(
     mute: Annotated[
         str | None,
         typer.Option(
-            help="Topics not told there: requests, leases, jobs, bookings, fleet, other; “” for none."
+            help="Topics not told there: requests, leases, jobs, bookings, fleet, budgets, alerts, team_alerts, "
+            "escalated, other; “” for none."
         ),
     ] = None,
     digest: Annotated[

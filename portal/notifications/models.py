@@ -53,6 +53,7 @@ class Topic(models.TextChoices):
     FLEET = "fleet", _("Nodes and devices")
     BUDGETS = "budgets", _("Budgets")
     ALERTS = "alerts", _("Alerts")
+    TEAM_ALERTS = "team_alerts", _("Alerts about my teams")
     ESCALATED = "escalated", _("Alerts that nobody has acknowledged")
     OTHER = "other", pgettext_lazy("topic of notifications", "Everything else")
 
@@ -74,7 +75,7 @@ class ContactPoint(models.Model):
     secret = models.BinaryField(null=True, blank=True)
     shown = models.CharField(max_length=120)
     origin = models.CharField(max_length=300)
-    muted = ArrayField(models.CharField(max_length=10, choices=Topic.choices), default=list, blank=True)
+    muted = ArrayField(models.CharField(max_length=12, choices=Topic.choices), default=list, blank=True)
     digest_at = models.PositiveSmallIntegerField(null=True, blank=True)
     quiet_from = models.PositiveSmallIntegerField(null=True, blank=True)
     quiet_until = models.PositiveSmallIntegerField(null=True, blank=True)

@@ -24,6 +24,7 @@ TOPIC_OF: Final = {
     "invariant": Topic.FLEET,
     "alert": Topic.ALERTS,
     "escalation": Topic.ESCALATED,
+    "team_alert": Topic.TEAM_ALERTS,
 }
 _TO_DELIVER: Final = """
 INSERT INTO notifications_delivery

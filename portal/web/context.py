@@ -94,6 +94,8 @@ def _common(request: HttpRequest) -> list[NavigationEntry]:
     if asks and decides:
         entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
     entries.append(NavigationEntry("teams", _("Teams"), "users"))
+    if rights.has_anywhere(Role.ADMIN) and not rights.is_operator:
+        entries.append(NavigationEntry("alerts", _("Alerts"), "alert-triangle"))
     entries.append(NavigationEntry("invoices", _("Invoices"), "file-invoice"))
     entries.append(NavigationEntry("notifications", _("Notifications"), "bell", badge=unread or None))
     return entries

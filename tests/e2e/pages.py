@@ -353,6 +353,7 @@ PAGES = (
     Page("second-factor-rules", "operator", "/operations/second-factor/", "second_factor_rules"),
     Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
     Page("alerts", "operator", "/alerts/", "alerts"),
+    Page("alerts-of-teams", "alice", "/alerts/", "alerts"),
     Page("alert-rule", "operator", first("/alerts/", r"/alerts/rules/\d+/"), "alert_rule"),
     Page("alert-rule-new", "operator", "/alerts/rules/new/", "alert_rule_new"),
     Page("idle", "operator", "/idle/", "idle"),

@@ -211,7 +211,7 @@ def test_the_list_and_the_page_take_a_fixed_number_of_queries(world: World, sign
 
     for path, count in counts.items():
         assert _queries(client, path) <= count
-        assert count <= 39
+        assert count <= 40
 
 
 def _queries(client: object, path: str) -> int:

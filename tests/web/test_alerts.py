@@ -16,8 +16,8 @@ from tests.web.conftest import SignedIn
 PAGE = "/alerts/"
 RULE = {
     "name": "", "metric": "node_silence", "comparison": "above", "threshold": "300", "for_s": "5 min",
-    "severity": "critical", "node": "", "device_model": "", "team": "", "grouping": "node", "escalate_min": "15",
-    "escalate_to": "alice", "action": "cordon", "is_on": "on",
+    "severity": "critical", "node": "", "device_model": "", "team": "", "audience": "operators", "grouping": "node",
+    "escalate_min": "15", "escalate_to": "alice", "action": "cordon", "is_on": "on",
 }  # fmt: skip
 
 

@@ -56,7 +56,16 @@ def test_topics_hours_and_switch_are_kept(world: World, signed_in: SignedIn) -> 
         420,
         False,
     )
-    assert row.muted == ["alerts", "bookings", "budgets", "escalated", "fleet", "other", "requests"]
+    assert row.muted == [
+        "alerts",
+        "bookings",
+        "budgets",
+        "escalated",
+        "fleet",
+        "other",
+        "requests",
+        "team_alerts",
+    ]
     assert 'value="08:30"' in bob.get(f"/contact-points/{row.pk}/").text
     refused = bob.post(f"/contact-points/{row.pk}/", {**asked, "quiet_until": ""})
     assert refused.status_code == 422

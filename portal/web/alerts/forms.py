@@ -11,7 +11,14 @@ from django.utils.translation import gettext_lazy
 
 from portal.accounts.models import User
 from portal.alerts.metrics import METRICS
-from portal.alerts.models import AlertAction, AlertComparison, AlertGrouping, AlertRule, AlertSeverity
+from portal.alerts.models import (
+    AlertAction,
+    AlertAudience,
+    AlertComparison,
+    AlertGrouping,
+    AlertRule,
+    AlertSeverity,
+)
 from portal.alerts.rules import MOST_NAME, MOST_REASON, AlertSpec
 from portal.alerts.words import rule_text
 from portal.fleet.models import DeviceModel, Node
@@ -64,6 +71,10 @@ class AlertRuleForm(forms.Form):
     team = _choice(
         Team.objects.all(), gettext_lazy("Only of team"), gettext_lazy("Every team"), "slug",
         gettext_lazy("With the teams below it; of a device, of the leases on it."),
+    )  # fmt: skip
+    audience = forms.ChoiceField(
+        label=gettext_lazy("Who is told"), choices=AlertAudience.choices, widget=_select(),
+        help_text=gettext_lazy("Team admins then see these alerts as well. Only for figures of a team or a device."),
     )  # fmt: skip
     grouping = forms.ChoiceField(
         label=gettext_lazy("Told together"), choices=AlertGrouping.choices, widget=_select()
@@ -119,6 +130,7 @@ def rule_form(rule: AlertRule) -> AlertRuleForm:
         "comparison",
         "threshold",
         "severity",
+        "audience",
         "grouping",
         "escalate_min",
         "action",

@@ -1,7 +1,8 @@
-"""What fires now, what nobody is told of, what was, and the rules: for operators."""
+"""What fires now, what nobody is told of, what was, and the rules; team admins see what is about their teams."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -19,15 +20,17 @@ from portal.alerts.rules import (
     make_rule,
     remove_rule,
     require_operator,
+    require_reader,
     resume,
     silence,
     switch_rule,
 )
 from portal.alerts.selectors import open_alerts, past_alerts
-from portal.alerts.telling import Silences
+from portal.alerts.telling import Silences, live_silences
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Invalid
 from portal.fleet.pauses import paused_by
+from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
 from portal.web.alerts.forms import AlertRuleForm, SilenceForm, rule_form
 from portal.web.alerts.rows import alert_row, alert_rule_row, silence_row
@@ -37,8 +40,11 @@ MOST_SHOWN, MOST_PAST = 100, 30
 
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
-    """Show alerts, silences and rules."""
-    require_operator(rights_of(request))
+    """Show alerts, to operators silences and rules as well."""
+    rights = rights_of(request)
+    require_reader(rights)
+    if not rights.is_operator:
+        return render(request, "web/alerts.html", _alerts(rights, db_now()))
     return _page(request, SilenceForm(initial=_asked(request)), 200)
 
 
@@ -49,23 +55,30 @@ def _asked(request: HttpRequest) -> dict[str, str]:
 
 def _page(request: HttpRequest, form: SilenceForm, status: int) -> HttpResponse:
     now = db_now()
-    silences, paused = Silences(now=now), paused_by(now=now)
-    found = list(open_alerts()[: MOST_SHOWN + 1])
-    count = len(found) if len(found) <= MOST_SHOWN else open_alerts().count()
     rules = [alert_rule_row(rule) for rule in alert_rules()]
-    more = max(0, count - MOST_SHOWN) + sum(rule.folded for rule in rules)
-    context: dict[str, Any] = {
+    context = _alerts(rights_of(request), now, sum(rule.folded for rule in rules)) | {
+        "is_operator": True,
+        "silences": [silence_row(row) for row in live_silences(now=now)],
+        "rules": rules,
+        "form": form,
+    }
+    return render(request, "web/alerts.html", context, status=status)
+
+
+def _alerts(rights: Rights, now: datetime, folded: int = 0) -> dict[str, Any]:
+    """Return the alerts in sight in words; ``folded`` are those that have no row."""
+    silences, paused = Silences(now=now), paused_by(now=now)
+    rows = open_alerts(rights)
+    found = list(rows[: MOST_SHOWN + 1])
+    more = folded + (rows.count() - MOST_SHOWN if len(found) > MOST_SHOWN else 0)
+    return {
         "rows": [alert_row(alert, silences, paused) for alert in found[:MOST_SHOWN]],
         "more": ngettext("%(n)d more alert is not shown.", "%(n)d more alerts are not shown.", more)
         % {"n": more}
         if more
         else "",
-        "silences": [silence_row(row) for row in silences.rows],
-        "past": [alert_row(alert) for alert in past_alerts()[:MOST_PAST]],
-        "rules": rules,
-        "form": form,
+        "past": [alert_row(alert) for alert in past_alerts(rights)[:MOST_PAST]],
     }
-    return render(request, "web/alerts.html", context, status=status)
 
 
 @require_POST

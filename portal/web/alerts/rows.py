@@ -11,10 +11,23 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from portal.alerts.metrics import FLAVOR, METRICS, TEAM
-from portal.alerts.models import Alert, AlertAction, AlertRule, AlertSeverity, AlertSilence, AlertState
+from portal.alerts.models import (
+    Alert,
+    AlertAction,
+    AlertAudience,
+    AlertRule,
+    AlertSeverity,
+    AlertSilence,
+    AlertState,
+)
+from portal.alerts.selectors import open_alerts
 from portal.alerts.telling import Silences
 from portal.alerts.words import condition_text, evidence_text, rule_text
+from portal.teams.models import Team
+from portal.teams.selectors import Rights
 
+# So many are named on the page of a team and on the home of its admins.
+MOST_OF_TEAM = 5
 TONES = {AlertSeverity.CRITICAL: "bad", AlertSeverity.WARNING: "warn", AlertSeverity.INFO: "info"}
 
 
@@ -37,6 +50,7 @@ class AlertRow:
     paused_until: datetime | None
     rule_id: int
     node: str
+    team: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,7 @@ class AlertRuleRow:
     title: str
     condition: str
     scope: str
+    audience: str
     severity: str
     tone: str
     does: str
@@ -71,6 +86,15 @@ def silence_row(row: AlertSilence) -> SilenceRow:
     named = [rule_text(row.rule) if row.rule else "", str(row.node or ""), row.team.name if row.team else ""]
     what = pgettext("list", ", ").join(name for name in named if name)
     return SilenceRow(row.uid, what, row.reason, str(row.made_by), row.ends_at)
+
+
+def alerts_of_team(rights: Rights, team: Team, *, now: datetime) -> list[AlertRow]:
+    """Return the worst alerts that fire about a team and those below it, as far as this person sees them."""
+    firing = list(open_alerts(rights, team).filter(state=AlertState.FIRING)[:MOST_OF_TEAM])
+    if not firing:
+        return []
+    silences = Silences(now=now)
+    return [alert_row(alert, silences) for alert in firing]
 
 
 def alert_row(
@@ -111,6 +135,7 @@ def alert_row(
         may_acknowledge=is_firing and alert.acknowledged_at is None,
         rule_id=rule.pk,
         node=alert.node.name if alert.node else "",
+        team=alert.team.name if alert.team and alert.team.name != alert.about else "",
     )
 
 
@@ -120,6 +145,10 @@ def alert_url(alert: Alert) -> str:
         return reverse("web:node", args=[alert.node.name])
     metric = METRICS.get(alert.rule.metric)
     if metric is not None and metric.of == TEAM and alert.team is not None:
+        if alert.rule.metric == "team_queue_wait":
+            return f"{reverse('web:requests')}?state=queued&team={alert.team.slug}"
+        if alert.rule.metric == "team_idle":
+            return reverse("web:team", args=[alert.team.slug])
         return reverse("web:team_budget", args=[alert.team.slug])
     if metric is not None and metric.of == FLAVOR:
         return reverse("web:requests") + "?state=queued"
@@ -144,6 +173,9 @@ def alert_rule_row(rule: AlertRule) -> AlertRuleRow:
         if rule.name
         else "",
         scope=pgettext("list", ", ").join(scope),
+        audience=""
+        if rule.audience == AlertAudience.OPERATORS
+        else _("told to: %(whom)s") % {"whom": AlertAudience(rule.audience).label},
         severity=str(AlertSeverity(rule.severity).label),
         tone=TONES[AlertSeverity(rule.severity)],
         does=pgettext("list", ", ").join(does),

@@ -20,6 +20,7 @@ from portal.leases.selectors import decisions_waiting, queue
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.telemetry.utilisation import idle_cost_by_person
+from portal.web.alerts.rows import alerts_of_team
 from portal.web.home.months import (
     amount,
     burn_down,
@@ -79,6 +80,7 @@ def context(request: HttpRequest, rights: Rights, now: datetime) -> dict[str, An
         "rooms": team_rooms([team, *[one for one in below if one.parent_id == team.pk]])[:4],
         "waiting": request_rows(waiting),
         "n_waiting": _count(ids),
+        "alerts": alerts_of_team(rights, team, now=now),
         "idle": _idle(rights, team, now),
         "waste": _waste(ids, month),
         "to_decide": decisions_waiting(rights),

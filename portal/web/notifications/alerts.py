@@ -46,8 +46,16 @@ def _resolved(f: Facts) -> str:
     return _("Resolved: %(rule)s. %(whom)s.") % {"rule": _rule(f), "whom": _whom(f)}
 
 
+def _team_firing(f: Facts) -> str:
+    return _("Alert about your team: %(rule)s. %(whom)s; at the worst %(value)s.") % {
+        "rule": _rule(f), "whom": _whom(f), "value": figure_text(str(f.get("metric")), f["value"])
+    }  # fmt: skip
+
+
 ALERT_KINDS: Final = {
     "alert.firing": Wording("alert-triangle", "bad", _firing),
     "escalation.alert": Wording("alert-triangle", "bad", _escalated),
     "alert.resolved": Wording("circle-check", "good", _resolved),
+    "team_alert.firing": Wording("alert-triangle", "bad", _team_firing),
+    "team_alert.resolved": Wording("circle-check", "good", _resolved),
 }

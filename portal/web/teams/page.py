@@ -21,6 +21,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
+from portal.web.alerts.rows import alerts_of_team
 from portal.web.idle.page import idle_row
 from portal.web.quota_bars import quota_bar
 from portal.web.teams.fair_share import standing_card
@@ -134,6 +135,9 @@ def team_page(
         "priority": priority or PriorityForm.fresh(now),
         "is_giving": priority is not None,
         "leases": leases_of(team, now=now),
+        "alerts": alerts_of_team(rights, team, now=now)
+        if rights.has(team, Role.ADMIN, Role.OPERATOR)
+        else [],
         "idle": [idle_row(row) for row in idle_now(rights, team=team, most=MOST_IDLE)],
         "waiting": waiting_of(team),
         "standing": standing,
