@@ -34,7 +34,7 @@ CHANGES = frozenset(
 )  # fmt: skip
 touched: list[str] = []
 MOST_LEFT_BYTES = 8_000_000
-LIKE_THE_CODE = ("django_content_type", "auth_permission")
+LIKE_THE_CODE = ("django_content_type", "auth_permission", "alerts_alertrule")
 TESTS_UNTIL_VACUUM, MOST_DEAD_BYTES = 80, 200_000
 tests_with_rows = itertools.count(1)
 

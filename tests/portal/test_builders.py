@@ -49,6 +49,14 @@ def test_a_world_that_is_put_back_has_the_rows_of_one_that_is_built() -> None:
     assert back.nodes["gpu-01"].last_seen_at == MARCH
 
 
+@pytest.mark.django_db
+def test_nothing_but_what_is_named_lies_in_the_tables_before_a_world() -> None:
+    Tries.objects.all().delete()
+    found = [table for table, rows in installed().items() if rows]
+
+    assert not found, f"migrations write {found}: name them in NOT_OURS, or no world is kept and all are built"
+
+
 def test_the_objects_of_a_world_are_its_rows(world: World) -> None:
     for things in (world.teams, world.people, world.nodes, world.flavors):
         for thing in things.values():
