@@ -1,6 +1,9 @@
 """Which tests are left to ``make deep``: what they prove, a cheaper one proves in part, and the rest is rare.
 
-``make test`` is run at each commit and leaves them out; ``.ci/run`` runs both. Who names a file runs all of it.
+They are random walks and hostile input by the thousand, processes killed in the midst of work, traces played through
+the engine, compiled code held against the plain one, and browsers that try one thing beside the journeys. ``make test``
+is run at each commit, should take six minutes on two cores, and leaves them out; ``.ci/run`` runs both. Who names a
+file runs all of it.
 """
 
 from __future__ import annotations

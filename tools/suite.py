@@ -22,17 +22,17 @@ PYTEST = (sys.executable, "-m", "pytest")
 
 
 def main() -> int:
-    """Run everything; returns 1 where a test failed."""
+    """Run everything, or with ``--deep`` what that leaves out; returns 1 where a test failed."""
     workers = min((os.cpu_count() or 1) + MORE_WORKERS, MOST_WORKERS)
-    if "--deep" in sys.argv[1:]:
-        deep = [*PYTEST, "-m", "deep and not e2e", "-n", str(workers), "--dist", "load"]
-        return subprocess.run(deep, check=False).returncode
-    code = [*PYTEST, "-m", "not e2e and not deep", "-n", str(workers), "--dist", "loadfile"]
+    is_deep = "--deep" in sys.argv[1:]
+    # What is deep has few tests, of which some are long: they are dealt out one by one.
+    which, dealt = ("deep", "load") if is_deep else ("not deep", "loadfile")
+    code = [*PYTEST, "-m", f"not e2e and {which}", "-n", str(workers), "--dist", dealt]
     if BROWSER is None:
         print("no Chromium here: browser tests skipped", flush=True)
         return subprocess.run(code, check=False).returncode
     # One worker has the stack with the demo, the other an empty one.
-    pages = [*PYTEST, "-n", "2", "--dist", "loadscope", "tests/e2e"]
+    pages = [*PYTEST, "-m", which, "-n", "2", "--dist", "loadscope", "tests/e2e"]
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
         browser = subprocess.Popen(pages, stdout=said, stderr=subprocess.STDOUT)

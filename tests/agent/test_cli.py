@@ -326,6 +326,7 @@ def test_check_tells_what_it_knows_of_a_host_without_devices(tmp_path, monkeypat
     assert "no device here" in said.err
 
 
+@pytest.mark.deep
 def test_a_reader_who_leaves_early_ends_the_command_quietly():
     program = [sys.executable, "-m", "nodeagent", "check", "--driver", "simulated", "--board", "h100-80gb"]
 

@@ -88,6 +88,7 @@ def test_garbled_page_counts_as_no_answer():
     assert dcgm.read(0) == {}
 
 
+@pytest.mark.deep
 @given(st.text(max_size=40), st.text(max_size=12))
 def test_no_page_however_garbled_stops_the_measuring(labels, value):
     page = f'DCGM_FI_PROF_SM_ACTIVE{{UUID="GPU-1",{labels}}} {value}\n'

@@ -143,6 +143,7 @@ def grants_of(desired: Desired, folder: Path) -> Iterator[LeaseGrant]:
         yield grant_of(work, NS, str(notice))
 
 
+@pytest.mark.deep
 @settings(max_examples=40, deadline=None)
 @given(text=WORDS)
 def test_no_text_of_a_desired_state_reaches_the_host_raw(text: str) -> None:

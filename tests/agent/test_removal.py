@@ -11,6 +11,7 @@ from nodeagent.host import removal
 from nodeagent.host.removal import remove_tree
 
 
+@pytest.mark.deep
 def test_very_deep_and_very_full_folders_go(tmp_path, monkeypatch):
     monkeypatch.setattr(removal, "AT_ONCE", 3)
     top = tmp_path / "scratch"

@@ -59,6 +59,7 @@ def test_agents_that_die_at_any_change_disturb_nobody_and_leave_nothing(
     assert found.changes > 50 * rounds
 
 
+@pytest.mark.deep
 def test_a_round_is_the_same_wherever_it_is_played() -> None:
     once, again = soak(7, 2, "nvml"), soak(7, 2, "nvml")
 
@@ -146,6 +147,7 @@ PLANTS: list[Plant] = [
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("plant", PLANTS, ids=[plant.__name__ for plant in PLANTS])
 def test_a_planted_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
@@ -160,6 +162,7 @@ def test_a_planted_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatc
     assert found.notes
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("host", ["nvml", "simulated"])
 def test_slices_that_others_make_between_two_wakes_stay_theirs(
     host: str, monkeypatch: pytest.MonkeyPatch

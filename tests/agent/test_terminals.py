@@ -188,6 +188,7 @@ async def test_gateway_that_dies_costs_no_shell_and_shows_what_was_there(tmp_pat
         assert await ask(gateway, again, "echo $$") == pid
 
 
+@pytest.mark.deep
 async def test_gateway_killed_with_fifty_terminals_costs_none_of_them(tmp_path):
     async with node(tmp_path, "a") as (_, gateway):
         streams = [await gateway.open("a") for _ in range(50)]

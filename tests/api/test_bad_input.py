@@ -99,6 +99,7 @@ def test_bodies_that_are_no_request_are_refused_and_change_nothing(world: World,
     assert bob.post("requests/", ASK).status_code == 201
 
 
+@pytest.mark.deep
 def test_every_write_refuses_bodies_that_are_not_json(world: World, calls: Any) -> None:
     objects = scene(world)
     callers = {name: calls(name) for name in {route.who for route in WRITES}}

@@ -115,6 +115,7 @@ def test_a_reading_token_changes_nothing(objects: dict[str, str], calls: Any, wo
     assert fingerprint() == before
 
 
+@pytest.mark.deep
 def test_wrong_methods_are_named_with_those_that_work(objects: dict[str, str], calls: Any) -> None:
     operator, before = calls("operator"), fingerprint()
 

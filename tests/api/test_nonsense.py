@@ -120,6 +120,7 @@ def _never(kind: str, shape: dict[str, Any]) -> Iterator[Any]:
         yield None
 
 
+@pytest.mark.deep
 def test_what_a_field_never_takes_is_refused_by_its_name(
     objects: dict[str, str], calls: Callable[..., Any], openapi: Any
 ) -> None:
@@ -163,6 +164,7 @@ def test_values_that_are_odd_are_taken_or_refused_but_never_break(
     assert not wrong, "\n".join(str(one) for one in wrong)
 
 
+@pytest.mark.deep
 def test_parameters_of_every_list_take_nonsense_without_breaking(
     objects: dict[str, str], calls: Callable[..., Any], openapi: Any
 ) -> None:
@@ -187,6 +189,7 @@ def test_parameters_of_every_list_take_nonsense_without_breaking(
     assert fingerprint() == before
 
 
+@pytest.mark.deep
 def test_names_in_addresses_take_nonsense_without_breaking(
     objects: dict[str, str], calls: Callable[..., Any]
 ) -> None:

@@ -62,6 +62,7 @@ def missing(tree: ast.Module) -> list[str]:
     return wrong
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("folder", ["tests", "tools"])
 def test_what_is_taken_from_a_module_is_in_it(folder: str) -> None:
     wrong = {

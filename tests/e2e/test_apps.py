@@ -15,6 +15,7 @@ from tests.e2e.pages import LEASE
 from tests.e2e.test_terminal import OPEN, type_line
 
 PORT = 18_777
+pytestmark = pytest.mark.deep
 # A lease's program that tries to set cookies for the portal, and shows those that it was sent.
 EVIL = """
 import http.server as h

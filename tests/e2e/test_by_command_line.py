@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.deep
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 JOB = """
 command: [sh, -c, 'echo begun; mkdir out; echo "made on $CUDA_VISIBLE_DEVICES" > out/made.txt']

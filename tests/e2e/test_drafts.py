@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
+
 from tests.e2e.visitor import Visitor
+
+pytestmark = pytest.mark.deep
 
 FORM = "/requests/new/"
 

@@ -110,6 +110,7 @@ def test_the_tab_that_sent_a_request_goes_on_to_its_active_lease_by_itself(visit
     expect(page.get_by_text("Ended", exact=True).first).to_be_visible()
 
 
+@pytest.mark.deep
 def test_what_one_approver_decides_leaves_the_open_pages_of_the_other(visit):
     bob = visit("bob")
     form = bob.open("/requests/new/?team=segmentation")

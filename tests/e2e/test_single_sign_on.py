@@ -9,6 +9,8 @@ import pytest
 from tests.e2e.visitor import Visitor
 from tests.sso.provider import CLIENT, SECRET, FakeProvider
 
+pytestmark = pytest.mark.deep
+
 PAGE = "/operations/single-sign-on/"
 
 

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from tests.e2e.visitor import Visitor
+
+pytestmark = pytest.mark.deep
 
 
 def test_a_booking_over_maintenance_is_moved_by_one_click(visit: Callable[..., Visitor]) -> None:

@@ -54,6 +54,7 @@ def test_shell_in_a_lease_answers(visit, lease, phone):
     shows(page, "42-中文")
 
 
+@pytest.mark.deep
 def test_shell_is_found_again_after_a_reload_and_after_its_gateway_died(visit, lease, stack):
     bob = visit("bob")
     bob.expect("WebSocket connection to .*failed")
@@ -73,6 +74,7 @@ def test_shell_is_found_again_after_a_reload_and_after_its_gateway_died(visit, l
     shows(page, "still-here-2")
 
 
+@pytest.mark.deep
 def test_a_colleague_watches_and_types_nothing_until_it_is_taken_back(visit, lease):
     bob, alice = visit("bob"), visit("alice")
     page = bob.open(lease + "terminal/")
@@ -100,6 +102,7 @@ def test_a_colleague_watches_and_types_nothing_until_it_is_taken_back(visit, lea
     watching.locator("[data-terminal-watch][data-state=over]").wait_for()
 
 
+@pytest.mark.deep
 def test_several_pasted_lines_are_asked_about_and_tabs_have_shells_of_their_own(visit, lease):
     bob = visit("bob")
     page = bob.open(lease + "terminal/")

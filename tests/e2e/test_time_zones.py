@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.e2e.visitor import Visitor
+
+pytestmark = pytest.mark.deep
 
 
 def test_times_are_in_the_zone_of_the_profile_not_of_the_browser(visit: Callable[..., Visitor]) -> None:

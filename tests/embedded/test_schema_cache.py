@@ -48,6 +48,7 @@ def content(url: str) -> str:
     return re.sub(r"(?m)^\\(un)?restrict .*$|::character varying|::text(\[\])?|[()]", "", said)
 
 
+@pytest.mark.deep
 def test_what_was_kept_is_laid_down_as_migrations_made_it(env: dict[str, str], another: str) -> None:
     migrated = address(connection.settings_dict["NAME"])
 

@@ -196,6 +196,7 @@ def test_gangs_that_could_start_together_are_counted(cluster: Cluster) -> None:
     assert cluster.free("whole", count=5, nodes=0) == 2
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not kernel.can_compile(), reason="numba is not installed: kernels run as plain Python")
 @pytest.mark.parametrize("policy", ["default"])
 def test_compiled_and_plain_give_gangs_the_same_boards(policy: str) -> None:

@@ -220,6 +220,7 @@ def test_no_two_requests_evict_each_other_and_every_chain_ends(seed: int) -> Non
     assert quiet > 10
 
 
+@pytest.mark.deep
 def test_the_scenes_do_make_leases_go() -> None:
     whys = []
     for seed in range(60):

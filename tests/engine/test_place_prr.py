@@ -31,7 +31,6 @@ from scheduler.engine.place import prices, prr
 from scheduler.engine.place.policy import Decider, policy_named
 from scheduler.engine.place.shadow_prices import shadow_prices
 from scheduler.replay import openb
-from tests.deep import deep_after
 
 SAMPLE = Path(__file__).parents[1] / "data" / "openb"
 TRACES = Path(os.environ.get("TRACES", ""))
@@ -189,8 +188,9 @@ def test_models_that_the_same_requests_may_use_share_a_table() -> None:
     assert two.fits_one[0, -1, 500] > two.fits_one[1, -1, 500]
 
 
+@pytest.mark.deep
 @needs_compiler
-@pytest.mark.parametrize("seed", deep_after(1, range(4)))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["prr", "fgd"])
 def test_compiled_and_plain_kernels_decide_the_same(name: str, seed: int) -> None:
     draw = np.random.default_rng(seed)

@@ -24,6 +24,7 @@ def served(row: dict[str, float]) -> float:
     return row["compute_served_percent"]
 
 
+@pytest.mark.deep
 def test_ours_serves_more_compute_than_the_other_rules_at_high_load() -> None:
     found = mig.run(options("--requests", "3000", "--seeds", "1", "2", "--loads", "0.9"))
 
@@ -33,6 +34,7 @@ def test_ours_serves_more_compute_than_the_other_rules_at_high_load() -> None:
     assert served(rows["binpack"]) < served(rows["ours_rough"])
 
 
+@pytest.mark.deep
 def test_binpack_repeats_the_published_figures() -> None:
     (row,) = mig.run(options("--loads", "0.9", "--policies", "binpack"))["results"]
 

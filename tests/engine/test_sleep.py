@@ -400,6 +400,7 @@ ONE_BOARD_FREE_BEFORE_A_BOOKING = [
 ]
 
 
+@pytest.mark.deep
 @settings(max_examples=25, deadline=None)
 @example(ONE_BOARD_KEPT_FOR_A_PAIR, None, 1, 900)
 @example(ONE_BOARD_FREE_BEFORE_A_BOOKING, (1428, 10), 0, 600)

@@ -124,6 +124,7 @@ def test_what_fits_in_one_domain_of_a_level_is_never_given_from_two(
             assert mine == (1, 1, 1)
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not kernel.can_compile(), reason="numba is not installed: kernels run as plain Python")
 def test_compiled_and_plain_choose_the_same_boards() -> None:
     fast = kernel.compiled(node_ratings.whole_boards)

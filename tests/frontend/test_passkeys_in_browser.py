@@ -22,6 +22,7 @@ from tests.web.test_second_factor import turned_on
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser test")
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: no browser test"),
     pytest.mark.django_db,
 ]

@@ -269,6 +269,7 @@ async def test_browser_that_leaves_ends_the_request_in_the_lease(place: Place) -
         assert visit.upstream.count <= 1
 
 
+@pytest.mark.deep
 async def test_connections_without_end_are_too_many_for_one_lease_and_other_people_notice_nothing(
     place: Place,
 ) -> None:

@@ -90,6 +90,7 @@ async def come_in(
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.deep
 async def test_gateway_that_is_killed_costs_nobody_a_shell_or_an_app(
     world: World,
     tmp_path: Path,

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db
 LENGTHS = (25, 31, 33, 41, 61, 64, 65, 81, 128, 201, 257, 301)
 
 
+@pytest.mark.deep
 def test_a_report_with_any_text_of_any_length_is_taken_or_refused(world: World) -> None:
     lease: Lease = world.active()
     report = sound_frames(lease)[0]

@@ -7,6 +7,7 @@ import random
 from typing import Any
 from urllib.parse import quote, quote_from_bytes
 
+import pytest
 from django.db import transaction
 from django.test import Client
 
@@ -27,6 +28,7 @@ KINDS = (
 )
 
 
+@pytest.mark.deep
 def test_no_call_of_any_role_answers_with_a_5xx(world: World, openapi: Any) -> None:
     objects = scene(world)
     secrets = {name: world.token(name) for name in PEOPLE} | {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import quote_from_bytes, urlencode, urljoin, urlsplit
 
+import pytest
 from django.db import transaction
 from django.http.cookie import SimpleCookie
 from django.test import Client
@@ -144,6 +145,7 @@ def _throws(
             yield visitor, "GET", "/".join(parts), _encoded(query)
 
 
+@pytest.mark.deep
 def test_no_form_and_no_address_answers_with_a_5xx(world: World) -> None:
     scene(world)
     visitors = [_visit(world, name) for name in PEOPLE]

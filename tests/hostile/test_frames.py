@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from django.db import transaction
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -75,6 +76,7 @@ def sound_frames(lease: Lease) -> list[dict[str, Any]]:
     return [json.loads(encode(message)) for message in messages]
 
 
+@pytest.mark.deep
 def test_every_frame_is_taken_or_refused_and_the_tables_hold(world: World) -> None:
     lease = world.active()
     kinds = sound_frames(lease)

@@ -133,6 +133,7 @@ def test_what_the_node_left_out_is_said_in_its_place(printer: Printer) -> None:
     assert (page["next"], page["is_done"]) == (1008, True)
 
 
+@pytest.mark.deep
 def test_of_long_output_the_first_tenth_and_the_last_nine_stay(printer: Printer, settings: Any) -> None:
     settings.JOB_LOG_MIB = 10
     for n in range(20 * 16):

@@ -21,7 +21,13 @@ BUILT_AT = datetime(2025, 7, 1, 1, 2, 3, tzinfo=UTC)
 # Numbers of different tables lie apart, so that a mistaken number finds nothing instead of a namesake.
 APART = 97
 # Written by Django and by migrations when the database is made..
-NOT_OURS = {"alerts_alertrule", "audit_audithead", "auth_permission", "django_content_type", "django_migrations"}
+NOT_OURS = {
+    "alerts_alertrule",
+    "audit_audithead",
+    "auth_permission",
+    "django_content_type",
+    "django_migrations",
+}
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def sums(database: str) -> list[object]:
         ]
 
 
+@pytest.mark.deep
 @pytest.mark.django_db(transaction=True)
 def test_what_comes_back_is_what_was_there(
     world: World, empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,9 @@ def test_nothing_but_what_is_named_lies_in_the_tables_before_a_world() -> None:
     Tries.objects.all().delete()
     found = [table for table, rows in installed().items() if rows]
 
-    assert not found, f"migrations write {found}: name them in NOT_OURS, or no world is kept and all are built"
+    assert not found, (
+        f"migrations write {found}: name them in NOT_OURS, or no world is kept and all are built"
+    )
 
 
 def test_the_objects_of_a_world_are_its_rows(world: World) -> None:

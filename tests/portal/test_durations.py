@@ -223,6 +223,7 @@ def test_a_training_that_fails_leaves_everything_as_it_was(
     assert not DurationModel.objects.exists()
 
 
+@pytest.mark.deep
 def test_neither_the_web_process_nor_a_worker_loads_the_training_library() -> None:
     code = (
         "import os, sys; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'portal.settings');"

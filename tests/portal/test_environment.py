@@ -156,6 +156,7 @@ def manage(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.deep
 def test_djangos_own_check_for_deployment_has_nothing_to_say() -> None:
     found = manage(
         "check", "--deploy", "--fail-level", "WARNING",

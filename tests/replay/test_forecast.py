@@ -15,7 +15,6 @@ from scheduler.replay.predict import LengthLearner
 from scheduler.replay.queue import rules_of
 from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import Cluster, PlayedQueue, Turns
-from tests.deep import deep_after
 
 
 def written(path: Path, count: int) -> Path:
@@ -47,7 +46,8 @@ def options(trace: Path, **more: object) -> argparse.Namespace:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", deep_after(1, ["default", "priority_fifo"]))
+@pytest.mark.deep
+@pytest.mark.parametrize("policy", ["default", "priority_fifo"])
 def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str) -> None:
     found = forecast.run(options(written(tmp_path / "jobs.csv", 240), policy=policy, estimates="perfect"))
 
@@ -70,6 +70,7 @@ def played(trace: Path, watch: forecast.ForecastRecorder | None) -> PlayedQueue:
     return Turns(jobs, policy, Cluster(2, 4), predictor=LengthLearner(jobs), watch=watch).play()
 
 
+@pytest.mark.deep
 def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Path) -> None:
     lines = trace.read_text().splitlines()
     cut = 125

@@ -3,6 +3,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pytest
+
 from scheduler.replay import openb
 from tools.bench import curve
 from tools.bench.engine import Bounds, TargetRow, forecast_parts, most, part_of, placement_parts, queue_parts
@@ -25,6 +27,7 @@ def test_without_traces_only_the_samples_are_played() -> None:
     assert sum(part.seconds for part in parts) < 120
 
 
+@pytest.mark.deep
 def test_two_rules_by_turns_decide_what_each_decides_alone() -> None:
     ((_, trace),) = curve.workloads(None)
 
