@@ -69,6 +69,7 @@ PAGING = (
     query("cursor", "Take it from the `next` address of the page before.", int),
     query("ordering", "`-id` newest first, `id` oldest first.", enum=("id", "-id")),
 )
+AWAITING_ME = query("awaiting_me", "Only those one could decide on.", bool)
 IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, required=True, description="The ETag of the version you read."
 )

@@ -101,6 +101,18 @@ class Endpoint(APIView):
         final.headers.setdefault("Cache-Control", "no-store")
         return final
 
+    def yes_or_no(self, name: str) -> bool | None:
+        """Return what a query parameter says that is true or false, None where it is left out.
+
+        Raises Invalid for anything else, which would otherwise answer with everybody's rows.
+        """
+        said = self.request.query_params.get(name)
+        if said is None:
+            return None
+        if said.lower() not in ("true", "false"):
+            raise Invalid(fields={name: _("Write true or false, or leave it out.")})
+        return said.lower() == "true"
+
     def narrow(self, rows: QuerySet[T], filters: type[FilterSet]) -> QuerySet[T]:
         """Return the rows that the query parameters ask for, or raise Invalid naming the others."""
         form = filters(data=self.request.query_params, queryset=rows)

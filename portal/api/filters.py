@@ -22,7 +22,6 @@ from portal.jobs.models import Job
 from portal.jobs.states import JobState
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest
 from portal.leases.states import EndReason, LeaseState, RequestState
-from portal.notifications.models import Notification
 from portal.teams.models import Team
 
 
@@ -154,16 +153,6 @@ class DeviceFilters(Filters):
         fields: list[str] = []
 
 
-class NotificationFilters(Filters):
-    """Notifications, new ones only when asked."""
-
-    unread = f.BooleanFilter(field_name="read_at", lookup_expr="isnull", label="Only those not read yet.")
-
-    class Meta:
-        model = Notification
-        fields: list[str] = []
-
-
 class AuditFilters(Filters):
     """Audit entries by actor, action, target and time."""
 
@@ -191,8 +180,6 @@ def _parameter(name: str, found: f.Filter) -> OpenApiParameter:
     label = str(found.extra.get("label") or found.label or name)
     if isinstance(found, f.IsoDateTimeFilter):
         return query(name, label, OpenApiTypes.DATETIME)
-    if isinstance(found, f.BooleanFilter):
-        return query(name, label, bool)
     if isinstance(found, f.MultipleChoiceFilter):
         return OpenApiParameter(
             name, str, OpenApiParameter.QUERY, many=True, description=label,

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.describe import call
+from portal.api.describe import AWAITING_ME, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text, Whole
 from portal.api.filters import LeaseEventFilters, LeaseFilters
@@ -101,7 +101,13 @@ class Leases(Endpoint):
 
     parameters = LeaseFilters.names() | {"awaiting_me"}
 
-    @call("List leases", answer=LeaseAnswer, is_list=True, parameters=LeaseFilters.parameters(), tag=TAG)
+    @call(
+        "List leases",
+        answer=LeaseAnswer,
+        is_list=True,
+        parameters=(*LeaseFilters.parameters(), AWAITING_ME),
+        tag=TAG,
+    )
     def get(self, request: Request) -> Response:
         """List the leases of one's teams, newest first, with cost so far and time left.
 
@@ -109,7 +115,7 @@ class Leases(Endpoint):
         """
         pages, now = Pages(), timezone.now()
         rows = visible_leases(self.rights)
-        if request.query_params.get("awaiting_me") == "true":
+        if self.yes_or_no("awaiting_me"):
             rows = rows.filter(pk__in=awaiting_extensions(self.rights).values("lease_id"))
         found = pages.page(self.narrow(rows, LeaseFilters), request)
         answers = lease_rows(found, cost_so_far(found, now=now), currency=currency(), now=now)

@@ -10,10 +10,10 @@ from rest_framework.response import Response
 from portal.accounts.models import ApiToken, Scope, SshKey
 from portal.accounts.services import MAX_TOKEN_DAYS
 from portal.accounts.ssh_keys import LONGEST_NAME, MOST_LINE
-from portal.api.describe import PAGING, call
+from portal.api.describe import PAGING, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text, Whole
-from portal.api.filters import AuditFilters, NotificationFilters
+from portal.api.filters import AuditFilters
 from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
 from portal.api.representations import Row
@@ -122,16 +122,18 @@ class OneSshKey(Endpoint):
 class Notifications(Endpoint):
     """What one should know."""
 
-    parameters = NotificationFilters.names()
+    parameters = PARAMETERS | {"unread"}
 
     @call(
-        "List notifications", answer=NotificationAnswer, is_list=True,
-        parameters=NotificationFilters.parameters(), tag=TAG,
+        "List notifications", answer=NotificationAnswer, is_list=True, refusals=(422,), tag=TAG,
+        parameters=(*PAGING, query("unread", "Only those not read yet, or only those read.", bool)),
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """List one's own notifications, newest first."""
         pages = Pages()
-        rows = self.narrow(Notification.objects.filter(user=self.person), NotificationFilters)
+        rows, is_unread = Notification.objects.filter(user=self.person), self.yes_or_no("unread")
+        if is_unread is not None:
+            rows = rows.filter(read_at__isnull=is_unread)
         return Response(pages.answer([notification_row(row) for row in pages.page(rows, request)]))
 
 

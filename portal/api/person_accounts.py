@@ -69,13 +69,13 @@ class People(Endpoint):
         parameters=(
             *PAGING,
             query("q", "Some letters of a sign-in name, a name or a mail address."),
-            query("is_closed", "Closed accounts, or open ones.", enum=("true", "false")),
+            query("is_closed", "Closed accounts, or open ones.", bool),
         ),
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """List the accounts of the installation, newest first. Operators."""
-        is_closed = {"true": True, "false": False}.get(request.query_params.get("is_closed", ""))
-        rows = people(rights=self.rights, text=request.query_params.get("q", "")[:80], is_closed=is_closed)
+        text, is_closed = request.query_params.get("q", "")[:80], self.yes_or_no("is_closed")
+        rows = people(rights=self.rights, text=text, is_closed=is_closed)
         pages = Pages()
         return Response(pages.answer([person_row(user) for user in pages.page(rows, request)]))
 

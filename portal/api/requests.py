@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.describe import call
+from portal.api.describe import AWAITING_ME, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Flag, Instant, TagsField, Text, Whole
 from portal.api.filters import RequestFilters
@@ -145,13 +145,17 @@ class Requests(Endpoint):
     parameters = RequestFilters.names() | {"awaiting_me"}
 
     @call(
-        "List requests", answer=RequestListed, is_list=True, parameters=RequestFilters.parameters(), tag=TAG
+        "List requests",
+        answer=RequestListed,
+        is_list=True,
+        parameters=(*RequestFilters.parameters(), AWAITING_ME),
+        tag=TAG,
     )
     def get(self, request: Request) -> Response:
         """List the requests of one's teams, newest first; `awaiting_me=true` those one could decide on."""
         pages = Pages()
         rows = visible_requests(self.rights)
-        if request.query_params.get("awaiting_me") == "true":
+        if self.yes_or_no("awaiting_me"):
             rows = rows.filter(pk__in=awaiting_approval(self.rights).values("pk"))
         found = pages.page(self.narrow(rows, RequestFilters), request)
         return Response(pages.answer(request_rows(self.rights, found)))
