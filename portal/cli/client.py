@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -50,7 +51,7 @@ class ApiClient:
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the decoded answer, or raise RefusedError or UnreachableError."""
         given = {name: value for name, value in parameters.items() if value not in (None, "")}
-        # The address of a next page has its own parameters, which even an empty mapping would replace.
+        # An address that has its own parameters would lose them even to an empty mapping.
         return _decoded(self._send("GET", path, params=given or None))
 
     def text(self, path: str) -> str:
@@ -88,7 +89,11 @@ class ApiClient:
         _decoded(self._send("DELETE", path))
 
     def every(self, path: str, *, most: int = 1000, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a list, page after page, up to ``most``."""
+        """Yield the rows of a list, page after page, up to ``most``.
+
+        Of the address of the next page only the parameters are taken. A portal behind a proxy may know itself by
+        another name, and a token goes nowhere but to where it was made for.
+        """
         page = self.get(path, **parameters)
         found = 0
         while True:
@@ -99,7 +104,7 @@ class ApiClient:
                     return
             if not page["next"]:
                 return
-            page = self.get(page["next"])
+            page = self.get(f"{path}?{urlsplit(page['next']).query}")
 
     def _proof(self) -> str:
         """Return what a form must show; the cookie has another name behind TLS."""
@@ -156,10 +161,8 @@ class ApiClient:
         return found
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        base = f"{self.config.url}/api/v1/"
-        url = path if path.startswith(base) else base + path
         try:
-            return self.http.request(method, url, **more)
+            return self.http.request(method, f"{self.config.url}/api/v1/{path}", **more)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise UnreachableError(str(error) or type(error).__name__) from error
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import httpx
+import pytest
+from django.core.wsgi import get_wsgi_application
+
 from portal.accounts.models import User
+from portal.cli import client
 from tests.cli.conftest import Berth
 from tests.portal.builders import World
 from tests.web.test_people import busy
@@ -31,3 +36,22 @@ def test_list_of_accounts_has_all_of_them(berth: Berth, world: World) -> None:
 
     assert len({word for word in listed.split() if word.startswith("student")}) == 1100
     assert listed.count("student") == 1100
+
+
+def test_pages_of_a_portal_that_is_known_by_another_name_are_read_where_the_token_belongs(
+    berth: Berth, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    User.objects.bulk_create(User(username=f"student{n:04}") for n in range(450))
+    asked: list[tuple[str, str]] = []
+
+    class Proxy(httpx.WSGITransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            asked.append((request.url.host, request.url.path))
+            request.headers["Host"] = "localhost"
+            return super().handle_request(request)
+
+    monkeypatch.setattr(client, "transport", Proxy(get_wsgi_application()))
+    listed = berth("person", "accounts", "student", who="operator").stdout
+
+    assert listed.count("student") == 450
+    assert asked == [("testserver", "/api/v1/people/")] * 3
