@@ -158,12 +158,17 @@ def _sleeps(board: Board) -> bool:
     return board.node.blocked == ASLEEP and not board.device.blocked
 
 
+def _is_paused(board: Board) -> bool:
+    """Whether a pause alone holds the board: a node that sleeps would be woken for it otherwise."""
+    return board.device.blocked == PAUSED and board.node.blocked in ("", ASLEEP)
+
+
 def _blocked(room: Occupancy, shape: Shape, *, but_asleep: bool = False) -> tuple[Reason, ...]:
     nodes: dict[str, dict[str, object]] = {}
     boards = room.matching(shape.kind)
-    stopped = [board for board in boards if board.blocked == PAUSED]
+    stopped = [board for board in boards if _is_paused(board)]
     for board in boards:
-        if board.blocked == PAUSED:
+        if _is_paused(board):
             continue
         if board.blocked and not (but_asleep and _sleeps(board)):
             row = nodes.setdefault(

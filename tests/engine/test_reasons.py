@@ -225,3 +225,19 @@ def test_paused_boards_are_the_reason_with_the_end_of_the_last_of_them(cluster: 
     assert (turn.codes("one"), turn.waits["one"].is_impossible) == (["intake_paused"], False)
     figures = turn.reason("one", "intake_paused").detail
     assert figures == {"nodes": ["a", "b"], "more": 0, "until": ends[0].isoformat()}
+
+
+def test_a_pause_and_not_its_sleep_holds_a_node_that_would_be_woken(cluster: Cluster) -> None:
+    cluster.node("a", blocked="asleep")
+    cluster.node("b", blocked="cordoned")
+    for device_id in cluster.devices:
+        cluster.change(device_id, blocked="paused", paused_until=NOON)
+    cluster.request("one")
+
+    turn = cluster.plan()
+
+    assert turn.codes("one") == ["intake_paused", "nodes_blocked"]
+    assert turn.reason("one", "intake_paused").detail["nodes"] == ["a"]
+    assert turn.reason("one", "nodes_blocked").detail["nodes"] == [
+        {"node": "b", "blocked": "cordoned", "devices": 1}
+    ]
