@@ -213,10 +213,18 @@ def _paused_text() -> str:
     return _("Nothing new starts here while an alert lasts")
 
 
+def _note(board: SlicedDevice) -> str:
+    """Return what the map writes beside a device that takes nothing; "" beside one that does."""
+    if board.is_paused:
+        return _paused_text()
+    return _blocked_text(board.device)
+
+
 def _blocked_text(device: Device) -> str:
-    if device_blocked_why(device) == UNACCEPTED:
+    why = device_blocked_why(device)
+    if why == UNACCEPTED:
         return _("Waits for an operator")
-    return str(device.get_health_display())
+    return str(device.get_health_display()) if why else ""
 
 
 def _held(boards: Sequence[SlicedDevice], now: datetime) -> dict[int, list[HeldPlace]]:
@@ -238,11 +246,7 @@ def _device(board: SlicedDevice, placements: Sequence[HeldPlace], viewer: TeamsI
         memory_mib=device.model.memory_mib,
         grid=grid,
         blocked=board.is_paused or bool(device_blocked_why(device)),
-        note=_paused_text()
-        if board.is_paused
-        else _blocked_text(device)
-        if device_blocked_why(device)
-        else "",
+        note=_note(board),
         slots=tuple(slots),
     )
 
