@@ -15,10 +15,13 @@ from django.db.models import Q, QuerySet
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, NotFound
+from portal.common.live import EVENTS, publish_on_commit
 from portal.common.sql import fetch
 from portal.fleet.models import Device, IntakePause, Node
 
 PAUSED: Final = "paused"  # what the engine and pages call a device on which nothing new starts
+# Told to every page that is open; what is paused they ask for themselves.
+CHANGED: Final = "intake.changed"
 # For how long a pause holds once it was said, and how much of that is left when it is said again.
 HOLDS: Final = timedelta(minutes=15)
 PUT_OFF_AT: Final = timedelta(minutes=10)
@@ -64,6 +67,7 @@ def pause_intake(*, cause: str, node: Node | None, device: Device | None, reason
     )  # fmt: skip
     if is_new:
         record(None, "intake.paused", cause, at=now, about=scope_name(made), reason=made.reason)
+        publish_on_commit(EVENTS, [{"event": CHANGED}])
 
 
 def causes_of_pauses() -> list[str]:
@@ -97,6 +101,7 @@ def end_pause(*, cause: str, actor: User | None, now: datetime) -> bool:
     row.ended_at, row.ended_by = max(now, row.started_at), actor
     row.save(update_fields=["ended_at", "ended_by"])
     record(actor, "intake.resumed", cause, at=row.ended_at, about=scope_name(row))
+    publish_on_commit(EVENTS, [{"event": CHANGED}])
     return True
 
 

@@ -22,10 +22,11 @@ from django.utils.translation import override
 from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.common.live import EVENTS, FRAMES, LOGS, hub
+from portal.fleet import pauses
 from portal.jobs.log_views import readable_job
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
-from portal.notifications.announcements import CHANGED
+from portal.notifications import announcements
 from portal.teams.selectors import Rights
 from portal.telemetry import payloads, viewers
 from portal.telemetry.database import in_database
@@ -39,6 +40,7 @@ from portal.telemetry.viewers import Viewer
 
 log = logging.getLogger(__name__)
 MAX_TOPICS = 64
+TO_EVERYBODY = (announcements.CHANGED, pauses.CHANGED)
 MISSES_ALLOWED = 3
 SIGN_IN, NOT_ALLOWED, LATER, RESTART = 4401, 4403, 1013, 1012
 _TOPIC = re.compile(r"me|fleet|(?:lease|job):[a-z0-9-]{1,24}|node:[A-Za-z0-9_-]{1,60}")
@@ -274,8 +276,8 @@ class Switchboard:
     def on_event(self, _channel: str, event: Any) -> None:
         """Hand a change of state at once to those who may see its team."""
         team_id = event.get("team") if isinstance(event, dict) else None
-        if isinstance(event, dict) and event.get("event") == CHANGED:
-            # To everybody: it holds no text, and who may read the announcement the page asks for itself.
+        if isinstance(event, dict) and event.get("event") in TO_EVERYBODY:
+            # It holds no text: what one may read of it the page asks for itself.
             for seat in self.topics.get("me", ()):
                 seat.mailbox.put(payloads.event_text(event, ""))
             return

@@ -4,6 +4,7 @@
 //   <div data-live-field="util">              inside it: shows that figure of the frame
 //   <section data-refresh-on="lease:12">      gets `live:refresh` when an event names the object, and once whenever the
 //                                             socket has opened: what happened since the page was made is not told again
+//   <section data-refresh-on="intake">         the same when a pause of intake begins or ends
 //
 // The document gets `live:event` (detail: the event) and `live:state` (detail: {state}).
 
@@ -17,6 +18,9 @@ const BURST_MS = 80;
 const BETWEEN_FETCHES_MS = 1000;
 const SILENCE_MS = 45000;
 const AGAIN_MS = 2000;
+// What concerns everybody and names nothing, by the word for it in data-refresh-on.
+const CHANGED = { announcements: "announcement.changed", intake: "intake.changed" };
+const RARE = Object.keys(CHANGED);
 const FINAL_CODES = new Map([[4401, "denied"], [4403, "denied"]]);
 
 let socket = null;
@@ -64,13 +68,14 @@ function deliver(message, isSnapshot) {
     el.dispatchEvent(new CustomEvent("live:frame", { detail, bubbles: true }));
   }
   // From here on every event reaches this page. What came before, while it was made and sent, is fetched; but for
-  // announcements, which are too rare to ask for twice on every page: those of a gap are fetched.
-  if (isSnapshot && message.topic === "me") refresh((topics) => opens > 1 || !topics.includes("announcements"));
+  // what is too rare to ask for twice on every page: that of a gap is fetched.
+  if (isSnapshot && message.topic === "me") refresh((topics) => opens > 1 || !topics.every((t) => RARE.includes(t)));
 }
 
 function tell(event) {
   document.dispatchEvent(new CustomEvent("live:event", { detail: event }));
-  if (event.event === "announcement.changed") { refresh((topics) => topics.includes("announcements")); return; }
+  const [rare] = RARE.filter((topic) => event.event === CHANGED[topic]);
+  if (rare) { refresh((topics) => topics.includes(rare)); return; }
   const named = [`lease:${event.lease}`, `request:${event.request}`, `team:${event.team}`, "me"];
   refresh((topics) => topics.some((t) => named.includes(t)));
 }

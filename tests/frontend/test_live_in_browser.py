@@ -37,6 +37,7 @@ PAGE = """{% extends "base.html" %}{% block page_title %}Lease{% endblock %}{% b
   <button type="button" data-fill="[name=hours]" data-value="24">24 h</button>
 </form>
 <div id="quote"></div>
+{% include "web/parts/pauses.html" with pauses=pauses url="/nodes/" only %}
 {{ map|json_script:"map-data" }}{% include "includes/map.html" with topic="fleet" only %}
 <button type="button" data-open-dialog="sure">Release</button>
 {% include "includes/confirm.html" with id="sure" title="Sure?" action="/release/" confirm="Release" %}
@@ -91,6 +92,10 @@ class Stage:
             part = engines["django"].get_template("includes/announcements.html")
             user, rows = SimpleNamespace(is_authenticated=True), [{"uid": "ann-1", "text": "Down at noon"}]
             shown = {"user": user, "announcements": {"rows": rows, "changes_in_s": ""}}
+            route.fulfill(body=part.render(shown), content_type="text/html; charset=utf-8", headers=headers)
+        elif path == "/nodes/":
+            part = engines["django"].get_template("web/parts/pauses.html")
+            shown = {"url": "/nodes/", "pauses": ["gpu-07: until noon"]}
             route.fulfill(body=part.render(shown), content_type="text/html; charset=utf-8", headers=headers)
         elif path == "/page/":
             route.fulfill(body=self._page(), content_type="text/html; charset=utf-8", headers=headers)
@@ -223,6 +228,17 @@ def test_an_announcement_is_read_in_a_page_that_is_open(stage):
 
     stage.page.locator("#announcements").get_by_text("Down at noon").wait_for()
     assert stage.times <= 2, "only the strip is fetched for it"
+
+
+def test_a_pause_of_intake_is_read_on_a_page_that_is_open_when_it_begins(stage):
+    stage.subscribed()
+    stage.page.wait_for_timeout(150)
+    assert not stage.page.locator("#pauses").is_visible()
+
+    stage.say(type="event", topic="me", event="intake.changed", lease="", request="", team="", state="")
+
+    stage.page.locator("#pauses").get_by_text("gpu-07: until noon").wait_for()
+    assert stage.times <= 2, "only the note is fetched for it"
 
 
 def test_a_refresh_takes_nothing_from_whoever_types_reads_or_looks(stage):

@@ -291,6 +291,22 @@ async def test_an_event_of_a_team_made_a_moment_ago_still_arrives(world: World) 
     assert (heard["event"], heard["team"]) == ("request.queued", "new")
 
 
+async def test_a_pause_of_intake_is_told_to_everybody_and_names_nothing(world: World) -> None:
+    from portal.fleet.pauses import end_pause, pause_intake
+
+    async with Talk(token=await token_of(world, "bob")) as bob:
+        await bob.subscribe("me")
+        about = {"cause": "alt-1", "now": world.now}
+        await rows(lambda: pause_intake(node=world.nodes["gpu-01"], device=None, reason="hot", **about))
+        begun = await bob.hear()
+        await rows(lambda: end_pause(actor=None, **about))
+        ended = await bob.hear()
+
+    for heard in (begun, ended):
+        told = {name: value for name, value in heard.items() if value}
+        assert told == {"type": "event", "topic": "me", "event": "intake.changed"}
+
+
 async def test_an_event_that_makes_no_sense_is_ignored(world: World) -> None:
     async with Talk(token=await token_of(world, "bob")) as bob:
         await bob.subscribe("me")
