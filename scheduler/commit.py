@@ -266,6 +266,7 @@ def _growth_expense(
         duration_s=max(1, int((until - since).total_seconds())),
         starts_at=since,
         price_milli=request.flavor.preemptible_milli,
+        leases=(1, 1),
     )
     return Expense(
         request.team, price.amount_micro, since, until, is_preemptible=True, hold_micro=price.hold_micro,

@@ -58,6 +58,7 @@ class RateBody(Body):
 
     device_model = Text(most=40)
     price_per_hour = PriceField()
+    minimum = PriceField(required=False, help_text="What a lease comes to at least; left out: nothing.")
     starts_at = Instant()
 
 
@@ -225,6 +226,7 @@ class QuoteEndpoint(Endpoint):
                 "price_per_hour": money(price.hourly_micro, price.currency),
                 "usual_price": money(price.usual_micro, price.currency),
                 "discounts": [{"name": one.name, "percent": one.off_milli / 10} for one in price.discounts],
+                "minimum": money(price.minimum_micro or None, price.currency),
                 "is_now": seen.is_now,
                 "starts_at": instant(seen.starts_at),
                 "starts_by": instant(seen.by),
@@ -272,7 +274,7 @@ class Rates(Endpoint):
         values = self.take(RateBody)
         rate = set_rate(
             model=_model(values["device_model"]), micro_per_hour=values["price_per_hour"],
-            starts_at=values["starts_at"], actor=self.person, now=db_now(),
+            minimum_micro=values.get("minimum", 0), starts_at=values["starts_at"], actor=self.person, now=db_now(),
         )  # fmt: skip
         rate.refresh_from_db()
         return Response(rate_row(rate), status=201, headers={"Location": "/api/v1/rates/"})
@@ -283,6 +285,7 @@ class PreviewRateBody(Body):
 
     device_model = Text(most=40)
     price_per_hour = PriceField()
+    minimum = PriceField(required=False)
 
 
 class RatePreviews(Endpoint):
@@ -299,11 +302,12 @@ class RatePreviews(Endpoint):
         self.require_finance()
         values = self.take(PreviewRateBody)
         model, price = _model(values["device_model"]), values["price_per_hour"]
-        effect = effect_of_price(model=model, micro_per_hour=price, now=db_now())
+        minimum = values.get("minimum", 0)
+        effect = effect_of_price(model=model, micro_per_hour=price, minimum_micro=minimum, now=db_now())
         code = currency()
         rows = [{"team": team.slug, "name": team.name, **_effect_row(team, code)} for team in effect.teams]
         return Response(
-            {"device_model": model.slug, "price_per_hour": money(price, code),
+            {"device_model": model.slug, "price_per_hour": money(price, code), "minimum": money(minimum, code),
              "month": str(effect.period) if effect.period else None, "teams": rows, **_effect_row(effect.whole, code)}
         )  # fmt: skip
 
@@ -421,6 +425,7 @@ def rate_row(rate: Rate) -> Row:
         "id": rate.pk,
         "device_model": rate.device_model.slug,
         "price_per_hour": money(rate.micro_per_hour, card.currency),
+        "minimum": money(rate.minimum_micro, card.currency),
         "valid_from": instant(rate.valid.lower),
         "valid_until": instant(rate.valid.upper),
     }

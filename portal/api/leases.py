@@ -287,6 +287,7 @@ class LeaseReceipt(Endpoint):
                 "total": money(bill.total_micro, unit),
                 "refunded": money(bill.refunded_micro, unit),
                 "refund": bill.refund.cause if bill.refund else None,
+                "minimum": money(bill.minimum_micro, unit),
                 "scratch": scratch_of(lease),
                 "energy": energy_row(energy_of_lease(lease, now=timezone.now())),
                 "jobs": [

@@ -29,6 +29,7 @@ def usage_row(record: UsageRecord) -> Row:
         "price_per_hour": money(record.micro_per_hour, record.currency),
         "discount": record.discount.name if record.discount else None,
         "refund": str(record.refund.cause) if record.refund else None,
+        "minimum": money(record.minimum_micro, record.currency),
         "adjusts": month_of(record.late_for) if record.late_for else None,
     }
 
@@ -117,6 +118,7 @@ def line_row(line: LineView, currency: str) -> Row:
         "amount": money(line.amount_micro, currency),
         "adjusts": line.late_for or None,
         "note": line.note.uid if line.note else None,
+        "minimum": money(line.minimum_micro or None, currency),
         "external": (
             {
                 "source_name": line.external.source,

@@ -58,6 +58,7 @@ class ReceiptAnswer(ResponseShape):
     total = Money(allow_null=True)
     refunded = Money(allow_null=True, help_text="What a rule gave back; null: none applied.")
     refund = s.ChoiceField(RefundCause.choices, allow_null=True)
+    minimum = Money(allow_null=True, help_text="The minimum charge that it came to; null: it cost its time.")
     scratch = s.CharField(allow_blank=True, help_text="The scratch folder on its node that went with it.")
     energy = EnergyUseAnswer()
     jobs = ReceiptJob(many=True, help_text="Where several jobs followed each other in it.")
@@ -83,6 +84,7 @@ class UsageAnswer(ResponseShape):
         allow_null=True,
         help_text="The cause by whose rule it is charged in part or not at all.",
     )
+    minimum = Money(allow_null=True, help_text="The minimum charge that its lease came to.")
     adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that it belongs to.")
 
 
@@ -92,6 +94,7 @@ class RateAnswer(ResponseShape):
     id = s.IntegerField()
     device_model = s.CharField()
     price_per_hour = Money()
+    minimum = Money(help_text="What a lease that begins under it comes to at least.")
     valid_from = s.DateTimeField(allow_null=True)
     valid_until = s.DateTimeField(allow_null=True)
 
@@ -110,6 +113,7 @@ class RatePreviewAnswer(ResponseShape):
 
     device_model = s.SlugField()
     price_per_hour = Money()
+    minimum = Money()
     month = s.CharField(allow_null=True)
     charged = Money()
     then = Money()
@@ -248,6 +252,7 @@ class LineAnswer(ResponseShape):
         help_text="The earlier, closed month that its usage, or what it corrects, belongs to.",
     )
     note = s.CharField(allow_null=True, help_text="The id of the credit or debit note that the line bills.")
+    minimum = Money(allow_null=True, help_text="The minimum charge that each of its leases came to.")
     external = ExternalAnswer(allow_null=True, help_text="What the line bills of devices outside Berth.")
 
 

@@ -70,6 +70,7 @@ class QuoteAnswer(ResponseShape):
     price_per_hour = Money()
     usual_price = Money(help_text="What it would be without discounts.")
     discounts = QuoteDiscount(many=True)
+    minimum = Money(allow_null=True, help_text="The minimum charge, where the time alone would cost less.")
     is_now = s.BooleanField(allow_null=True)
     starts_at = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
     starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")

@@ -100,7 +100,8 @@ usage AS (
     AS cost_centre, b.project, coalesce(b.tags, '{{}}') AS tags,
     t.share_milli_seconds AS whole, t.late_for_id, u.span, u.seconds, u.share_milli_seconds AS quantity,
     u.micro_per_hour, u.currency, u.rate_id, r.micro_per_hour AS list_per_hour, l.uid AS lease, p.username AS person,
-    f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account, u.id AS record_id,
+    f.slug AS sku, f.name || CASE WHEN u.minimum_micro IS NULL THEN '' ELSE ', minimum charge' END AS flavor,
+    m.name AS device_model, o.slug AS account, u.id AS record_id,
     sum(u.share_milli_seconds) OVER (PARTITION BY t.id ORDER BY u.id) AS upto, e.mg AS carbon_mg,
     e.measured_mj + e.estimated_mj AS energy_mj,
     CASE WHEN e.estimated_s > 0 THEN 'estimated' WHEN e.measured_s > 0 THEN 'measured' ELSE 'unknown' END

@@ -9,23 +9,25 @@ A piece whose month was closed meanwhile becomes an adjustment in the running mo
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
 
 from portal.billing.labels import kept_labels, labels_of
-from portal.billing.models import BillingPeriod, PeriodState, RefundRule, UsageRecord
+from portal.billing.models import BillingPeriod, PeriodState, RefundCause, RefundRule, UsageRecord
 from portal.billing.periods import hold_periods
-from portal.billing.refunds import Refund, refunded_price, refunds_of
+from portal.billing.refunds import OVER, Refund, cause_of, refunded_price, refunds_of
 from portal.billing.settled import settled_until
 from portal.catalog.discounts import DiscountSpan, DiscountWanted, discounts_over
 from portal.catalog.models import Rate
-from portal.catalog.pricing import RateInterval, cut, cut_known, discounted
+from portal.catalog.pricing import SHARE_HOUR, RateInterval, cut, cut_known, discounted
 from portal.common.clock import whole_second
 from portal.common.failpoints import failpoint
 from portal.common.months import Months
@@ -53,15 +55,20 @@ class Interval:
 class Piece:
     """Part of an interval inside one month and under one rate; ``is_final`` when it cannot grow any more.
 
-    ``refund`` is the rule by which it is charged in part or not at all.
+    ``refund`` is the rule by which it is charged in part or not at all. ``minimum_micro`` is what its lease is raised
+    to, at ``raised_to`` for an hour of a whole device.
     """
 
     stretch: RateInterval
     is_final: bool
     refund: RefundRule | None = None
+    minimum_micro: int | None = None
+    raised_to: int = 0
 
     def price(self, lease: Lease) -> int:
         """Return what the lease pays of the hourly price of a whole device, in micro-units."""
+        if self.minimum_micro is not None:
+            return self.raised_to
         return refunded_price(self.stretch.price(lease.price_milli), self.refund)
 
 
@@ -141,6 +148,48 @@ def refunded(parts: Sequence[Piece], refund: Refund | None) -> list[Piece]:
             stretch = replace(stretch, starts_at=since)
         found.append(Piece(stretch, part.is_final, refund.rule if stretch.starts_at >= since else None))
     return found
+
+
+def minimum_of(lease: Lease, parts: Sequence[Piece], events: Sequence[LeaseEvent]) -> int:
+    """Return what a lease comes to at least, in micro-units, 0 for no minimum: that of the rate under which it began.
+
+    None before it is over, where it ended by anything but its own end or release, and where a rule refunds it.
+    """
+    if not parts or not parts[0].stretch.rate.minimum_micro or any(part.refund for part in parts):
+        return 0
+    return parts[0].stretch.rate.minimum_micro if pays_minimum(lease, events) else 0
+
+
+def pays_minimum(lease: Lease, events: Sequence[LeaseEvent]) -> bool:
+    """Say whether a lease is over and ended by its own end, its release or its holder's doing, by its events."""
+    return lease.state in OVER and cause_of(lease, events) in (None, RefundCause.EARLY_RELEASE)
+
+
+def at_minimum(
+    lease: Lease, parts: Sequence[Piece], minimum_micro: int, closed: Sequence[UsageRecord]
+) -> list[Piece]:
+    """Return pieces at the one price at which the lease comes to its minimum; as they are where it costs as much.
+
+    ``closed`` is its usage in closed months, which stays: the pieces that it does not hold make up for the rest. What
+    costs nothing stays free.
+    """
+    written = Fraction(sum(u.share_milli_seconds * u.micro_per_hour for u in closed))
+    is_open = [not any(u.span.lower <= p.stretch.starts_at < u.span.upper for u in closed) for p in parts]
+    quantity = sum(
+        lease.share_milli * p.stretch.seconds for p, opened in zip(parts, is_open, strict=True) if opened
+    )
+    exact = written + sum(
+        lease.share_milli * p.stretch.seconds * p.price(lease)
+        for p, opened in zip(parts, is_open, strict=True)
+        if opened
+    )
+    if not quantity or not 0 < exact < minimum_micro * SHARE_HOUR:
+        return list(parts)
+    price = math.ceil((minimum_micro * SHARE_HOUR - written) / quantity)
+    return [
+        replace(p, minimum_micro=minimum_micro, raised_to=price) if opened else p
+        for p, opened in zip(parts, is_open, strict=True)
+    ]
 
 
 def events_by_lease(leases: Sequence[Lease]) -> dict[int, list[LeaseEvent]]:
@@ -234,7 +283,13 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
             spans=discounts[lease.pk],
         )
         found = refunded(found, refunds.get(lease.pk))
-        unwritten, wrong = _against_books(lease, found, stored[lease.pk], is_refunded=lease.pk in refunds)
+        least = minimum_of(lease, found, events[lease.pk])
+        if least:
+            closed = [u for u in stored[lease.pk] if u.period.state == PeriodState.CLOSED]
+            found = at_minimum(lease, found, least, closed)
+        unwritten, wrong = _against_books(
+            lease, found, stored[lease.pk], is_repriced=lease.pk in refunds or bool(least)
+        )
         due += [(lease, part) for part in unwritten]
         outdated += wrong
         if lease.state not in STILL_RUNNING:
@@ -264,14 +319,14 @@ def _filed(due: Sequence[DueUsage]) -> list[DueUsage]:
 
 
 def _against_books(
-    lease: Lease, found: Sequence[Piece], stored: Sequence[UsageRecord], *, is_refunded: bool
+    lease: Lease, found: Sequence[Piece], stored: Sequence[UsageRecord], *, is_repriced: bool
 ) -> tuple[list[Piece], list[UsageRecord]]:
-    """Return the pieces of a lease that no record has yet, and the records that a refund makes wrong.
+    """Return the pieces of a lease that no record has yet, and the records that a refund or its minimum makes wrong.
 
-    A rule refunds also what was written before it was known how the lease ends, in months that are open.
+    Both change also what was written before it was known how the lease ends, in months that are open.
     """
     stays, wrong = list(stored), list[UsageRecord]()
-    if is_refunded:
+    if is_repriced:
         wanted = {(p.stretch.starts_at, p.stretch.ends_at, p.price(lease), p.refund) for p in found}
         stays = [u for u in stored if u.period.state == PeriodState.CLOSED or _key(u) in wanted]
         wrong = [u for u in stored if u not in stays]
@@ -312,12 +367,13 @@ def _store(due: Sequence[DueUsage], now: datetime) -> set[int]:
 # takes longer to build and to read than the rows take to write.
 _INSERT = """
 INSERT INTO billing_usagerecord (lease_id, team_id, period_id, late_for_id, rate_id, span, seconds, share_milli,
-  share_milli_seconds, micro_per_hour, currency, refund_id, discount_id, label_id, recorded_at)
-SELECT lease, team, month, late_for, rate, tstzrange(begins, ends), seconds, share, seconds * share, price, currency,
-  refund, discount, label, %s
+  share_milli_seconds, micro_per_hour, minimum_micro, currency, refund_id, discount_id, label_id, recorded_at)
+SELECT lease, team, month, late_for, rate, tstzrange(begins, ends), seconds, share, seconds * share, price, least,
+  currency, refund, discount, label, %s
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::timestamptz[],
-  %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
-  AS due (lease, team, month, late_for, rate, begins, ends, seconds, share, price, currency, refund, discount, label)
+  %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
+  AS due (lease, team, month, late_for, rate, begins, ends, seconds, share, price, least, currency, refund, discount,
+    label)
 """
 
 
@@ -325,7 +381,7 @@ def _insert(due: Sequence[DueUsage], now: datetime) -> None:
     rows = [
         (
             lease.pk, lease.team_id, month.pk, late_for and late_for.pk, part.stretch.rate.pk, part.stretch.starts_at,
-            part.stretch.ends_at, part.stretch.seconds, lease.share_milli, part.price(lease),
+            part.stretch.ends_at, part.stretch.seconds, lease.share_milli, part.price(lease), part.minimum_micro,
             part.stretch.rate.card.currency, part.refund and part.refund.pk,
             part.stretch.discount and part.stretch.discount.pk, label,
         )

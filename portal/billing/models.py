@@ -160,7 +160,8 @@ class UsageRecord(models.Model):
     """A billed interval of a lease in whole seconds, inside one month and under one rate.
 
     ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held. ``micro_per_hour`` is
-    the rate, lowered to what the lease pays of it, by ``discount``, and by what the rule ``refund`` gives back.
+    the rate, lowered to what the lease pays of it, by ``discount``, and by what the rule ``refund`` gives back; or the
+    price at which the lease comes to its minimum charge, ``minimum_micro``, None where it is charged by its time.
     Usage that was written after its month had been closed is an adjustment: billed in the open month ``period``,
     dated and priced in the closed one, ``late_for``. Only its ``label`` can change, and only while its month is open;
     the line that it is on is that of its ``UsageTotal``.
@@ -176,6 +177,7 @@ class UsageRecord(models.Model):
     share_milli = models.PositiveIntegerField()
     share_milli_seconds = models.PositiveBigIntegerField()
     micro_per_hour = models.BigIntegerField()
+    minimum_micro = models.BigIntegerField(null=True)
     currency = models.CharField(max_length=3)
     refund = models.ForeignKey(
         RefundRule, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
@@ -193,6 +195,7 @@ class UsageRecord(models.Model):
         indexes = [
             models.Index(fields=["label", "period"], name="usage_labelled", condition=~Q(label=None)),
             models.Index(fields=["team", "period"], name="usage_by_team_and_month"),
+            models.Index(fields=["period"], name="usage_at_minimum", condition=~Q(minimum_micro=None)),
             models.Index(fields=["refund"], name="usage_refunded", condition=~Q(refund=None)),
             models.Index(fields=["discount"], name="usage_discounted", condition=~Q(discount=None)),
         ]
@@ -207,6 +210,10 @@ class UsageRecord(models.Model):
             models.CheckConstraint(
                 condition=Q(share_milli_seconds=F("seconds") * F("share_milli")),
                 name="usage_quantity_adds_up",
+            ),
+            models.CheckConstraint(
+                condition=Q(minimum_micro=None) | Q(minimum_micro__gt=0, refund=None),
+                name="usage_minimum_or_refund",
             ),
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -15,13 +15,24 @@ from portal.billing.external_lines import external_person, external_sums, extern
 from portal.billing.metering import (
     Piece,
     active_intervals,
+    at_minimum,
     discounts_of,
     events_by_lease,
+    minimum_of,
     pieces,
     rates_by_model,
     refunded,
 )
-from portal.billing.models import BillingPeriod, ExternalUsage, Invoice, InvoiceNote, UsageRecord, UsageTotal
+from portal.billing.minimum_lines import line_of, minimums
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    Invoice,
+    InvoiceNote,
+    PeriodState,
+    UsageRecord,
+    UsageTotal,
+)
 from portal.billing.notes import draft_notes, note_sums
 from portal.billing.periods import period_of
 from portal.billing.refunds import refunds_of
@@ -58,6 +69,7 @@ class LineView:
 
     ``late_for`` is the earlier month, as "2026-10", that an adjustment or a note belongs to; "" for usage of its own
     month. ``note`` is the credit or debit note that it bills, ``external`` the usage of devices outside Berth.
+    ``minimum_micro`` is the minimum charge that its leases came to, each by itself; 0 where they cost their time.
     """
 
     position: int
@@ -73,6 +85,7 @@ class LineView:
     late_for: str = ""
     note: InvoiceNote | None = None
     external: ExternalUsage | None = None
+    minimum_micro: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,7 @@ def _pieces_of(
         rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
     refunds, discounts = refunds_of(leases, events), discounts_of(leases, events, now=now)
     found: dict[int, list[Piece] | None] = {}
+    raised: dict[int, int] = {}
     months = Months()
     for lease in leases:
         try:
@@ -116,9 +130,19 @@ def _pieces_of(
             parts = pieces(
                 active_intervals(events[lease.pk]), own, months=months, now=now, spans=discounts[lease.pk]
             )
-            found[lease.pk] = refunded(parts, refunds.get(lease.pk))
+            found[lease.pk] = parts = refunded(parts, refunds.get(lease.pk))
+            if least := minimum_of(lease, parts, events[lease.pk]):
+                raised[lease.pk] = least
         except Conflict:
             found[lease.pk] = None
+    if raised:
+        closed: dict[int, list[UsageRecord]] = defaultdict(list)
+        for usage in UsageRecord.objects.filter(lease__in=raised, period__state=PeriodState.CLOSED):
+            closed[usage.lease_id].append(usage)
+        for lease in leases:
+            own_parts = found[lease.pk]
+            if lease.pk in raised and own_parts is not None:
+                found[lease.pk] = at_minimum(lease, own_parts, raised[lease.pk], closed[lease.pk])
     return found
 
 
@@ -275,7 +299,13 @@ def external_line(position: int, row: ExternalUsage) -> LineView:
 def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> InvoiceView:
     """Return a team's month: the issued invoice as it was frozen, else the draft as of now."""
     invoice = Invoice.objects.filter(team=team, period=period, is_issued=True).first()
+    raised = minimums(period, [team.pk])
     if invoice is not None:
+        by_line = (
+            {total.line_id: raised.get(line_of(total), 0) for total in _totals(team, period)}
+            if raised
+            else {}
+        )
         rows = [
             LineView(
                 line.position,
@@ -291,6 +321,7 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
                 late_for=str(line.late_for) if line.late_for else "",
                 note=getattr(line, "note", None),
                 external=getattr(line, "external", None),
+                minimum_micro=by_line.get(line.pk, 0),
             )
             for line in invoice.lines.select_related(
                 "late_for", "note__line__invoice__period", "external__book"
@@ -299,7 +330,10 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
         return InvoiceView(
             invoice, team, period, invoice.currency, rows, invoice.total_micro, [], is_draft=False
         )
-    lines = [line for line, _total in draft_lines(_totals(team, period))]
+    lines = [
+        replace(line, minimum_micro=raised.get(line_of(total), 0))
+        for line, total in draft_lines(_totals(team, period))
+    ]
     notes = draft_notes(period, [team.pk])
     lines += [note_line(position, note) for position, note in enumerate(notes, start=len(lines) + 1)]
     rows_outside = external_usage(period, [team.pk], is_drafted=True)

@@ -112,12 +112,14 @@ class RateCard(models.Model):
 class Rate(models.Model):
     """The price of one whole device of a model for one hour, in micro-units, while ``valid``.
 
-    Slices and shares cost their share of it. A rate that has begun can only be given an end.
+    Slices and shares cost their share of it. A lease that begins while it is valid comes to ``minimum_micro`` at least;
+    0 is no minimum. A rate that has begun can only be given an end.
     """
 
     card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="rates")
     device_model = models.ForeignKey(DeviceModel, on_delete=models.PROTECT, related_name="rates")
     micro_per_hour = models.BigIntegerField()
+    minimum_micro = models.BigIntegerField(default=0, db_default=0)
     valid = DateTimeRangeField()
     created_at = models.DateTimeField()
 
@@ -125,6 +127,7 @@ class Rate(models.Model):
         ordering = ["device_model", "valid"]
         constraints = [
             models.CheckConstraint(condition=Q(micro_per_hour__gte=0), name="rate_not_negative"),
+            models.CheckConstraint(condition=Q(minimum_micro__gte=0), name="rate_minimum_not_negative"),
             ExclusionConstraint(
                 name="one_rate_at_a_time",
                 expressions=[

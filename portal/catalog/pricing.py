@@ -29,6 +29,7 @@ class Quote:
 
     ``hold_micro`` is the same rounded up: what a wallet holds, so that the price is always covered.
     ``usual_micro`` is what it would be without ``discounts``, in the order in which they begin to apply.
+    ``minimum_micro`` is the minimum charge that it comes to, 0 where it costs more than that anyway.
     """
 
     amount_micro: int
@@ -38,6 +39,7 @@ class Quote:
     rates: tuple[int, ...]
     usual_micro: int
     discounts: tuple[Discount, ...] = ()
+    minimum_micro: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,12 @@ def quote(
     starts_at: datetime,
     price_milli: int = 1000,
     is_preemptible: bool = False,
+    leases: tuple[int, int] = (0, 0),
 ) -> Quote:
     """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost a team.
 
-    ``price_milli`` is what is paid of the price, in thousandths (see ``paid_milli``).
+    ``price_milli`` is what is paid of the price, in thousandths (see ``paid_milli``). ``leases`` is as how many leases
+    they begin, at least and at most: each comes to the minimum charge. None begins where a lease is extended.
     """
     begin = starts_at.replace(microsecond=0)
     end = begin + timedelta(seconds=duration_s)
@@ -158,7 +162,13 @@ def quote(
         discounted(stretches(flavor.device_model_id, begin, end), spans),
         flavor.share_milli * count,
         price_milli,
+        leases,
     )
+
+
+def leases_of(nodes: int, count: int) -> tuple[int, int]:
+    """Return as how many leases a request begins, at least and at most: one on each of its nodes (0: as few as fit)."""
+    return (nodes, nodes) if nodes else (1, count)
 
 
 def paid_milli(flavor: Flavor, *, is_preemptible: bool) -> int:
@@ -175,25 +185,32 @@ def quote_at(
     starts_at: datetime,
     price_milli: int = 1000,
     spans: Sequence[DiscountSpan] = (),
+    leases: tuple[int, int] = (0, 0),
 ) -> Quote:
     """Return the same from rates at hand, sorted by time, and the discounts of all of that time."""
     begin = starts_at.replace(microsecond=0)
     parts = cut(rates, begin, begin + timedelta(seconds=duration_s))
-    return _quote(discounted(parts, spans), flavor.share_milli * count, price_milli)
+    return _quote(discounted(parts, spans), flavor.share_milli * count, price_milli, leases)
 
 
-def _quote(parts: Sequence[RateInterval], share: int, price_milli: int) -> Quote:
+def _quote(parts: Sequence[RateInterval], share: int, price_milli: int, leases: tuple[int, int]) -> Quote:
     amount = sum((exact_micro(share * p.seconds, p.price(price_milli)) for p in parts), Fraction(0))
     usual = sum(
         (exact_micro(share * p.seconds, lowered(p.rate.micro_per_hour, price_milli)) for p in parts),
         Fraction(0),
     )
+    # What is free stays free. The more leases the units are split into, the more of them may come to their minimum.
+    least = parts[0].rate.minimum_micro if amount else 0
+    minimum = least * leases[0] if amount < least * leases[0] else 0
+    hold = max(amount, Fraction(least * leases[1]))
+    amount, usual = max(amount, Fraction(minimum)), max(usual, Fraction(minimum))
     return Quote(
         amount_micro=to_minor(amount),
-        hold_micro=-(-amount // MINOR_MICRO) * MINOR_MICRO,
+        hold_micro=-(-hold // MINOR_MICRO) * MINOR_MICRO,
         hourly_micro=int(exact_micro(share * 3600, parts[0].price(price_milli))),
         currency=parts[0].rate.card.currency,
         rates=tuple(dict.fromkeys(p.rate.pk for p in parts)),
         usual_micro=to_minor(usual),
         discounts=tuple(dict.fromkeys(p.discount for p in parts if p.discount is not None)),
+        minimum_micro=minimum,
     )

@@ -16,6 +16,7 @@ from portal.common.trigger_errors import is_about_closed_month
 from portal.fleet.models import DeviceModel, Mode
 
 MOST_CORES, MOST_GIB = 1024, 16_384
+MOST_PRICE_MICRO, MOST_MINIMUM_MICRO = 10**12, 10**10
 MOST_SLUG, MOST_COUNT, MOST_DURATION_S = 50, 1024, 366 * 86_400
 # What may change of a flavor; what it takes of a device may not.
 TERMS = frozenset(
@@ -205,16 +206,27 @@ def set_currency(*, currency: str, actor: User | None, now: datetime) -> RateCar
 
 @transaction.atomic
 def set_rate(
-    *, model: DeviceModel, micro_per_hour: int, starts_at: datetime, actor: User | None, now: datetime
+    *,
+    model: DeviceModel,
+    micro_per_hour: int,
+    minimum_micro: int = 0,
+    starts_at: datetime,
+    actor: User | None,
+    now: datetime,
 ) -> Rate:
-    """Add a price from ``starts_at`` on; raises Invalid, Conflict or PeriodClosed.
+    """Add a price from ``starts_at`` on, with what a lease comes to at least; raises Invalid, Conflict or PeriodClosed.
 
     It ends the one before it and must then lie in the future. The first price of a model may begin in the past, but
     not in a month that is closed.
     """
     card = default_card()
-    if not 0 <= micro_per_hour <= 10**12:
-        raise Invalid(fields={"price": _("A price lies between 0 and 1,000,000 an hour.")})
+    fields: dict[str, Any] = {}
+    if not 0 <= micro_per_hour <= MOST_PRICE_MICRO:
+        fields["price"] = _("A price lies between 0 and 1,000,000 an hour.")
+    if not 0 <= minimum_micro <= MOST_MINIMUM_MICRO:
+        fields["minimum"] = _("A minimum charge lies between 0 and 10,000 for a lease.")
+    if fields:
+        raise Invalid(fields=fields)
     begin = starts_at.replace(microsecond=0)
     last = Rate.objects.filter(card=card, device_model=model).order_by("-valid").first()
     if last is not None:
@@ -233,6 +245,7 @@ def set_rate(
                 card=card,
                 device_model=model,
                 micro_per_hour=micro_per_hour,
+                minimum_micro=minimum_micro,
                 valid=(begin, None),
                 created_at=now,
             )
@@ -240,7 +253,10 @@ def set_rate(
         if is_about_closed_month(error):
             raise PeriodClosed(_("A price cannot begin in a month that is closed.")) from error
         raise Conflict(_("Another price covers that time.")) from error
-    record(actor, "rate.set", model.slug, at=now, micro_per_hour=micro_per_hour, starts_at=begin.isoformat())
+    record(
+        actor, "rate.set", model.slug, at=now, micro_per_hour=micro_per_hour, minimum_micro=minimum_micro,
+        starts_at=begin.isoformat(),
+    )  # fmt: skip
     return rate
 
 
@@ -252,7 +268,12 @@ def move_rate(*, rate_id: int, starts_at: datetime, actor: User | None, now: dat
     """
     rate = withdraw_rate(rate_id=rate_id, actor=actor, now=now)
     return set_rate(
-        model=rate.device_model, micro_per_hour=rate.micro_per_hour, starts_at=starts_at, actor=actor, now=now
+        model=rate.device_model,
+        micro_per_hour=rate.micro_per_hour,
+        minimum_micro=rate.minimum_micro,
+        starts_at=starts_at,
+        actor=actor,
+        now=now,
     )
 
 

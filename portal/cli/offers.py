@@ -108,14 +108,16 @@ def list_prices(as_json: Json = False) -> None:
         (
             r["device_model"],
             formatting.price(r["price_per_hour"]),
+            formatting.price(r["minimum"]),
             formatting.when(r["valid_from"]),
             formatting.when(r["valid_until"]),
         )
         for r in rows
     ]
     output.listing(
-        rows, ("MODEL", "PRICE/H", "FROM", "UNTIL"), cells, empty="There are no prices yet.", as_json=as_json
-    )
+        rows, ("MODEL", "PRICE/H", "MINIMUM", "FROM", "UNTIL"), cells, empty="There are no prices yet.",
+        as_json=as_json,
+    )  # fmt: skip
 
 
 @price.command("move")
@@ -168,13 +170,16 @@ def set_price(
         str,
         typer.Option("--from", help="From when, like 2026-02-01T00:00Z. Default: now, for a first price."),
     ] = "",
+    minimum: Annotated[
+        str, typer.Option(help="What each lease comes to at least, such as 0.50; left out: no minimum.")
+    ] = "0",
     dry: Annotated[
         bool, typer.Option("--preview", help="Only say what last month would have come to by it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Set what a device model costs from an instant on; only its first price may begin now or in the past."""
-    body = {"device_model": model, "price_per_hour": amount}
+    body = {"device_model": model, "price_per_hour": amount, "minimum": minimum}
     with api() as portal:
         if dry:
             _told_effect(portal.post("rates/preview/", body), as_json)
@@ -184,6 +189,8 @@ def set_price(
         output.out_json(made)
         return
     said = f"{formatting.price(made['price_per_hour'])} an hour from {formatting.when(made['valid_from'])}"
+    if float(made["minimum"]["amount"]):
+        said += f", at least {formatting.price(made['minimum'])} for a lease"
     output.say(f"{made['device_model']}: {said}.")
 
 

@@ -255,6 +255,7 @@ def quote(
                 )
                 for one in found["discounts"]
             ),
+            *((("minimum charge", formatting.price(found["minimum"])),) if found["minimum"] else ()),
             ("start", "never" if found["is_impossible"] else starts),
             *((("budget", found["budget"]["sentence"]),) if found["budget"] else ()),
             *((("wallet", _wallet(found["wallet"])),) if found["wallet"] else ()),

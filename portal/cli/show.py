@@ -84,6 +84,7 @@ def receipt(
             ("billed seconds", str(found["seconds"])),
             ("the node's own clock", "unknown" if own is None else f"{own:.3f} s"),
             *((("refunded by rule", formatting.money(found["refunded"])),) if found["refunded"] else ()),
+            *((("minimum charge", formatting.price(found["minimum"])),) if found["minimum"] else ()),
             *energy_facts(found["energy"])[::4],
             *((("scratch folder", f"{found['scratch']}, removed"),) if found.get("scratch") else ()),
         )

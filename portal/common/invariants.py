@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 
+from portal.common.minimum_charge import UNDER_MINIMUM
+
 LIVE = "('booked','preparing','active','interrupted','ending','cleaning','failed')"
 PATIENCE = "2min"  # of each query: on years of usage some take longer than a request may
 # By lease: when its money clock ran, in whole seconds, to infinity while it runs; and what usage says of it.
@@ -323,10 +325,11 @@ INVARIANTS = (
         """SELECT u.id FROM billing_usagerecord u JOIN catalog_rate r ON r.id = u.rate_id
            JOIN leases_lease l ON l.id = u.lease_id LEFT JOIN billing_refundrule f ON f.id = u.refund_id
            LEFT JOIN catalog_discount d ON d.id = u.discount_id
-           WHERE u.micro_per_hour <> r.micro_per_hour * l.price_milli / 1000
+           WHERE u.minimum_micro IS NULL AND u.micro_per_hour <> r.micro_per_hour * l.price_milli / 1000
              * (1000 - coalesce(d.off_milli, 0)) / 1000 * (1000 - coalesce(f.credit_milli, 0)) / 1000
            OR NOT f.valid @> l.ended_at""",
     ),
+    Invariant("minimum_is_charged", "A lease comes to its minimum, unless a fault ended it.", UNDER_MINIMUM),
     Invariant(
         "one_price_at_a_time",
         "A device model has one price at any moment.",
@@ -464,6 +467,7 @@ MONEY = tuple(
         "holds_are_their_movements",
         "wallets_settle_usage",
         "usage_pays_its_price",
+        "minimum_is_charged",
         "one_price_at_a_time",
     }
 )

@@ -182,6 +182,7 @@ def _quote(
             duration_s=duration_s,
             starts_at=at,
             price_milli=pricing.paid_milli(flavor, is_preemptible=is_preemptible),
+            leases=pricing.leases_of(claim.nodes, claim.count),
         )
     except BerthError:
         return None

@@ -336,6 +336,7 @@ def quote_of(team: Team, flavor: Flavor, spec: RequestSpec, *, now: datetime) ->
         duration_s=spec.duration_s,
         starts_at=spec.starts_at or now,
         price_milli=pricing.paid_milli(flavor, is_preemptible=spec.is_preemptible),
+        leases=pricing.leases_of(spec.nodes, spec.count),
     )
 
 

@@ -58,6 +58,7 @@ def priced_for_wallets(expenses: Sequence[Expense], requests: Sequence[LeaseRequ
                     starts_at=expense.starts_at,
                     price_milli=request.price_milli,
                     spans=own,
+                    leases=pricing.leases_of(request.nodes, request.count),
                 )
                 expense = replace(expense, hold_micro=price.hold_micro)
         found.append(expense)

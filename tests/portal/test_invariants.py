@@ -67,6 +67,7 @@ CORRUPTIONS = {
     "holds_are_their_movements": "DELETE FROM budgets_wallethold",
     "wallets_settle_usage": "UPDATE budgets_walletmovement SET cost_micro = cost_micro + 1",
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
+    "minimum_is_charged": "UPDATE catalog_rate SET minimum_micro = 10000000000",
     "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id ="
     " (SELECT min(id) FROM fleet_devicemodel)",
     "slices_lie_legally": "UPDATE leases_placement SET start = 1, slots = int8range(1, 1 + size)"

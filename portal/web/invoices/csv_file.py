@@ -55,15 +55,20 @@ def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
         view.currency,
         amount_text(line.amount_micro),
         line.late_for,
-        *map(safe, beside_cells(line.note, line.external)),
+        *map(safe, beside_cells(line.note, line.external, line.minimum_micro)),
     ]
 
 
-def beside_cells(note: InvoiceNote | None, external: ExternalUsage | None) -> tuple[str, str, str]:
+def beside_cells(
+    note: InvoiceNote | None, external: ExternalUsage | None, minimum_micro: int
+) -> tuple[str, str, str]:
     """Return the number of a note, what it corrects as "202610-0003/2" (invoice and line), and why; "" for usage.
 
-    External usage says so in place of a number, and its source and id there.
+    External usage says so in place of a number, and its source and id there; so do leases that came to their minimum
+    charge.
     """
+    if minimum_micro:
+        return "minimum", "", f"minimum charge {amount_text(minimum_micro)} for a lease"
     if external is not None:
         return "external", "", f"{external.source}: {external.external_id}"
     if note is None:

@@ -57,6 +57,7 @@ class PrintedLine:
     late_for: date | None
     note: InvoiceNote | None = None
     external: ExternalUsage | None = None
+    minimum: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class UsageRow:
     exact: Decimal
     agent_seconds: Decimal | None
     refund: str
+    minimum: Decimal | None
     discount: str
     steps: list[EventStep]
 
@@ -191,6 +193,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
         late_for=date.fromisoformat(f"{line.late_for}-01") if line.late_for else None,
         note=line.note,
         external=line.external,
+        minimum=money(line.minimum_micro) if line.minimum_micro else None,
     )
 
 
@@ -221,6 +224,7 @@ def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> UsageRow:
         agent_seconds=None if agent is None else Decimal(agent) / 1000,
         discount=discount_label(record.discount) if record.discount else "",
         refund=str(RefundCause(record.refund.cause).label) if record.refund else "",
+        minimum=money(record.minimum_micro),
         steps=[step_of(event) for event in events],
     )
 

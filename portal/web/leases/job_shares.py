@@ -29,8 +29,8 @@ class JobPart:
 class LeaseBill:
     """What a lease was billed, in micro-units. ``total_micro`` is None until all its seconds are counted.
 
-    ``refunded_micro`` is what ``refund`` gave back, None where no rule applied. ``parts`` has a row per job where there
-    were several.
+    ``refunded_micro`` is what ``refund`` gave back, None where no rule applied; ``minimum_micro`` the minimum charge
+    that it came to, None where it cost its time. ``parts`` has a row per job where there were several.
     """
 
     records: list[UsageRecord]
@@ -40,6 +40,7 @@ class LeaseBill:
     refund: RefundRule | None
     is_counted: bool
     is_free: bool
+    minimum_micro: int | None
     parts: list[JobPart]
 
 
@@ -66,10 +67,11 @@ def bill_of(lease: Lease) -> LeaseBill:
         records=records,
         seconds=sum(record.seconds for record in records),
         total_micro=to_minor(exact) if is_counted else None,
-        refunded_micro=to_minor(whole) - to_minor(exact) if whole != exact else None,
+        refunded_micro=to_minor(whole) - to_minor(exact) if whole > exact else None,
         refund=next((record.refund for record in records if record.refund), None),
         is_counted=is_counted,
         is_free=is_free,
+        minimum_micro=next((record.minimum_micro for record in records if record.minimum_micro), None),
         parts=job_parts(lease, records) if lease.request.is_job and is_counted else [],
     )
 

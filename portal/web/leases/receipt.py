@@ -48,7 +48,8 @@ class JobShare:
 @dataclass(frozen=True)
 class Receipt:
     """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown.
-    ``refund`` is the rule by which ``refunded`` was given back, "" for none.
+    ``refund`` is the rule by which ``refunded`` was given back, "" for none; ``minimum`` the minimum charge that it
+    came to, None where it cost its time.
     ``scratch`` is the folder on its node that went with it, "" for none.
     ``job`` is the batch job that ran in it, as this lease ended it; ``jobs`` are the parts of several."""
 
@@ -65,6 +66,7 @@ class Receipt:
     invoice_url: str
     refunded: Decimal | None
     refund: str
+    minimum: Decimal | None = None
     scratch: str = ""
     job: JobRow | None = None
     jobs: list[JobShare] = field(default_factory=list)
@@ -89,6 +91,7 @@ def receipt_of(lease: Lease) -> Receipt:
         invoice_url=line_url(bill.records[-1], lease) if bill.records else "",
         refunded=money(bill.refunded_micro),
         refund=refund_text(bill.refund) if bill.refund else "",
+        minimum=money(bill.minimum_micro),
         scratch=scratch_of(lease),
         job=None if bill.parts or not lease.request.is_job else job_of(lease),
         jobs=[JobShare(job_row(one.attempt.job), one.seconds, money(one.micro)) for one in bill.parts],
@@ -145,9 +148,14 @@ def _line(record: UsageRecord, lease: Lease) -> ReceiptLine:
         "rate": _rate(record.micro_per_hour),
         "currency": record.currency,
     }
+    if record.discount:
+        formula = f"{formula} · {discount_label(record.discount)}"
+    if record.minimum_micro is not None:
+        said = _("at the price at which it comes to the minimum charge of %(amount)s %(currency)s")
+        formula += " · " + said % {"amount": _rate(record.minimum_micro), "currency": record.currency}
     return ReceiptLine(
         label=span(record.seconds) or "",
-        detail=f"{formula} · {discount_label(record.discount)}" if record.discount else formula,
+        detail=formula,
         amount=money(amount),
         starts_at=record.span.lower,
         ends_at=record.span.upper,

@@ -33,6 +33,17 @@ class RateForm(forms.Form):
             {"class": "form-control", "step": "0.01", "min": "0", "inputmode": "decimal"}
         ),
     )
+    minimum = forms.DecimalField(
+        label=_("Minimum charge of a lease"),
+        required=False,
+        min_value=0,
+        max_value=10_000,
+        decimal_places=6,
+        help_text=_("A lease that costs less by its time comes to this. Empty: no minimum."),
+        widget=forms.NumberInput(
+            {"class": "form-control", "step": "0.01", "min": "0", "inputmode": "decimal"}
+        ),
+    )
     starts_at = MomentField(
         label=_("From"),
         hint=_("A model's first price may begin now or in the past, a later one must lie ahead."),
@@ -41,3 +52,7 @@ class RateForm(forms.Form):
     def micro_per_hour(self) -> int:
         """Return the price in micro-units."""
         return int(self.cleaned_data["price"] * MICRO)
+
+    def minimum_micro(self) -> int:
+        """Return the minimum charge in micro-units, 0 for none."""
+        return int((self.cleaned_data["minimum"] or 0) * MICRO)

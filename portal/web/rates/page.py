@@ -35,7 +35,10 @@ def page(request: HttpRequest) -> HttpResponse:
         form = RateForm(request.POST)
         if form.is_valid() and request.POST.get("do") == "preview":
             tried = effect_of_price(
-                model=form.cleaned_data["model"], micro_per_hour=form.micro_per_hour(), now=now
+                model=form.cleaned_data["model"],
+                micro_per_hour=form.micro_per_hour(),
+                minimum_micro=form.minimum_micro(),
+                now=now,
             )
         elif form.is_valid() and _stored(request, form):
             return done(request, _("The new price is set."), "web:rates")
@@ -109,6 +112,7 @@ def _stored(request: HttpRequest, form: RateForm) -> bool:
         set_rate(
             model=form.cleaned_data["model"],
             micro_per_hour=form.micro_per_hour(),
+            minimum_micro=form.minimum_micro(),
             starts_at=form.cleaned_data["starts_at"],
             actor=person(request),
             now=db_now(),

@@ -19,7 +19,7 @@ PAST, IN_FORCE, PLANNED = "past", "in_force", "planned"
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """A dated price; ``change`` is its difference to the one before in percent."""
+    """A dated price; ``change`` is its difference to the one before in percent, ``minimum`` None for none."""
 
     key: int
     amount: Decimal | None
@@ -27,6 +27,7 @@ class PriceRow:
     ends_at: datetime | None
     state: str
     change: int | None
+    minimum: Decimal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,13 @@ def _price(rate: Rate, before: Rate | None, now: datetime) -> PriceRow:
     if before is not None and before.micro_per_hour:
         change = round((rate.micro_per_hour - before.micro_per_hour) * 100 / before.micro_per_hour)
     return PriceRow(
-        rate.pk, money(rate.micro_per_hour), rate.valid.lower, rate.valid.upper, _state(rate, now), change
+        rate.pk,
+        money(rate.micro_per_hour),
+        rate.valid.lower,
+        rate.valid.upper,
+        _state(rate, now),
+        change,
+        money(rate.minimum_micro) if rate.minimum_micro else None,
     )
 
 

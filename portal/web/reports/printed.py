@@ -80,9 +80,12 @@ def invoice_paper(view: InvoiceView, *, now: datetime) -> Paper:
 
 
 def _line_cells(line: PrintedLine) -> list[str]:
+    what = f"{line.flavor}, {line.device_model}" + (f" ({line.late_for:%Y-%m})" if line.late_for else "")
+    if line.minimum is not None:
+        what += " · " + _("minimum charge %(amount)s for a lease") % {"amount": amount(line.minimum, "price")}
     return [
         line.person,
-        f"{line.flavor}, {line.device_model}" + (f" ({line.late_for:%Y-%m})" if line.late_for else ""),
+        what,
         str(line.leases),
         _hours(line.gpu_hours, 4),
         amount(line.price or Decimal(0), "price"),

@@ -117,6 +117,7 @@ class QuoteView:
     wallet: WalletCover | None = None
     discounts: str = ""
     undiscounted: Decimal | None = None
+    minimum: Decimal | None = None
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
@@ -155,6 +156,7 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         usual=_usual(team, flavor, spec, price, now=now),
         discounts=", ".join(discount_label(one) for one in price.discounts),
         undiscounted=money(price.usual_micro) if price.discounts else None,
+        minimum=money(price.minimum_micro) if price.minimum_micro else None,
         facts=wish_facts(spec),
         is_taken=spec.starts_at is not None and bool(seen.reasons) and seen.starts_at is None,
         free_times=free_times(seen.reasons),
