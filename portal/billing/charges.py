@@ -5,14 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from fractions import Fraction
 
 from portal.accounts.models import User
 from portal.billing.external_lines import external_person, external_usage
 from portal.billing.labels import NONE, labels_of
-from portal.billing.minimum_lines import line_of, minimums
 from portal.billing.models import (
     BillingPeriod,
     ExternalUsage,
@@ -43,7 +42,6 @@ class Charge:
     ``position`` and ``number`` are those of the invoice, ``number`` None for a draft. ``late_for`` names the earlier
     month, as "2026-10", that an adjustment or a note belongs to. ``note`` is the credit or debit note that the line
     bills, ``external`` the usage of devices outside Berth: neither has usage of ours, and ``total_id`` is then 0.
-    ``minimum_micro`` is the minimum charge that its leases came to, 0 where they cost their time.
     ``labels`` are those of a part of a line (``split_by_label``), or of external usage.
     """
 
@@ -68,7 +66,6 @@ class Charge:
     note: InvoiceNote | None = None
     external: ExternalUsage | None = None
     labels: Labels = NONE
-    minimum_micro: int = 0
 
     @property
     def is_usage(self) -> bool:
@@ -101,8 +98,6 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
     by_id = {team.pk: team for team in teams}
     rows = list(UsageTotal.objects.filter(period=period, team__in=by_id))
     _attach(rows, period)
-    raised = minimums(period, by_id)
-    of_total = {total.pk: raised.get(line_of(total), 0) for total in rows} if raised else {}
     drafts: dict[tuple[int, str], list[UsageTotal]] = defaultdict(list)
     found = []
     for total in rows:
@@ -119,8 +114,6 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
                     view.amount_micro, view.position, None)
             for view, total in draft_lines(own)
         ]  # fmt: skip
-    if of_total:
-        found = [replace(charge, minimum_micro=of_total[charge.total_id]) for charge in found]
     notes = all_notes().filter(period=period, state=NoteState.APPROVED, team__in=by_id)
     for note in notes.order_by("decided_at", "pk"):
         lines[note.team_id, note.currency] += 1

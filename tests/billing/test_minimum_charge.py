@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -29,7 +31,9 @@ from portal.leases import lifecycle
 from portal.leases.models import Lease
 from portal.leases.states import EndReason
 from portal.leases.transitions import lock_leases
+from portal.web.invoices.csv_file import invoice_csv
 from portal.web.leases.receipt import receipt_of
+from portal.web.reports.files import answer
 from tests.portal.builders import H100, PRICES, World, build_world
 
 NOW = datetime(2026, 3, 10, 9, tzinfo=UTC)
@@ -210,3 +214,20 @@ def test_a_quote_holds_the_minimum_and_a_price_is_tried_with_one(world: World) -
     moved = move_rate(rate_id=planned.pk, starts_at=later + HOUR, actor=finance, now=NOW)
     assert moved.minimum_micro == 2 * HALF
     withdraw_rate(rate_id=moved.pk, actor=finance, now=NOW)
+
+
+def test_files_say_which_lines_are_a_minimum_charge(world: World) -> None:
+    world.ended("bob", "h100", seconds=60, at=NOW - HOUR, duration_s=600)
+    world.ended("bob", "h100", seconds=3600, at=NOW - 2 * HOUR, duration_s=7200)
+    meter_all(now=NOW)
+    period, team = period_of(NOW), world.team("perception")
+    said = [("minimum", "minimum charge 0.50 for a lease"), ("", "")]
+
+    file = answer("lines.csv", period, [team], person="", slug="")
+    report = list(csv.DictReader(io.StringIO(b"".join(file.streaming_content).decode("utf-8-sig"))))
+    invoice = list(
+        csv.DictReader(io.StringIO(invoice_csv(invoice_view(team, period, now=NOW)).lstrip("\ufeff")))
+    )
+
+    for rows in (report, invoice):
+        assert sorted((row["note"], row["reason"]) for row in rows) == sorted(said)

@@ -21,6 +21,7 @@ from portal.billing.charges import Charge, charges_of
 from portal.billing.energy import EnergyBy, EnergyFigures, energy_of_lines, energy_of_month
 from portal.billing.focus import write_focus
 from portal.billing.label_shares import split_by_label
+from portal.billing.minimum_lines import LineOf, minimums
 from portal.billing.models import BillingPeriod
 from portal.billing.report import GroupBy, report_of
 from portal.teams.labels import Labels, tags_text
@@ -84,6 +85,7 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
     """Return a row for each line, or for each part of a line whose usage has other labels than the rest of it."""
     charges, energy = split_by_label(period, charges), energy_of_lines(period)
     hours = gpu_hours([charge.share_milli_seconds for charge in charges])
+    raised = minimums(period, {charge.team.pk for charge in charges})
     return [
         (
             str(period),
@@ -102,13 +104,20 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
             charge.currency,
             amount_text(charge.amount_micro),
             charge.late_for,
-            *beside_cells(charge.note, charge.external, charge.minimum_micro),
+            *beside_cells(charge.note, charge.external, _minimum(charge, raised)),
             charge.labels.project,
             tags_text(dict(charge.labels.tags)),
             *_energy_cells(charge, energy),
         )
         for charge, spent in zip(charges, hours, strict=True)
     ]
+
+
+def _minimum(charge: Charge, raised: Mapping[LineOf, int]) -> int:
+    if not charge.is_usage or charge.user is None:
+        return 0
+    of = (charge.team.pk, charge.user.pk, charge.flavor_id, charge.micro_per_hour, charge.late_for)
+    return raised.get(of, 0)
 
 
 def _energy_cells(charge: Charge, energy: Mapping[tuple[int, Labels], EnergyFigures]) -> tuple[str, str, str]:
