@@ -407,6 +407,7 @@ SPECTACULAR_SETTINGS = {
         "EnergyBasis": "portal.billing.energy.EnergyBasis",
         "EnergyFactorKind": "portal.billing.models.EnergyFactorKind",
         "RefundCause": "portal.billing.models.RefundCause",
+        "PromiseOutcome": "portal.leases.models.PromiseOutcome",
         "NodeState": ["online", "stale", "offline", "never"],
     },
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from portal.leases import forecast_records
+from portal.leases import forecast_records, promises
 from portal.leases.forecasting import raw_waits
 from portal.leases.published_snapshot import picture, publish_calibration, published_calibration
+from portal.policies.selectors import active_policy
 from scheduler.engine.calibration import Calibration, calibrated
 
 MOST_AT_ONCE = 500
@@ -14,11 +15,13 @@ FRESH = timedelta(minutes=10)  # who has no forecast by then is not asked about 
 
 
 def note(*, now: datetime) -> int:
-    """Settle the forecasts whose start came, and keep the first forecast of every wait that is new.
+    """Settle the forecasts whose start came, judge promises, and keep the first forecast of every wait that is new.
 
-    Safe to repeat and in parallel: there is one forecast per wait. Answers how many were made.
+    It is a promise where the policy says so. Safe to repeat and in parallel: there is one forecast per wait. Answers
+    how many were made.
     """
     forecast_records.settle(now=now)
+    promises.judge(now=now)
     seen = picture()
     if seen is None:
         return 0
@@ -27,7 +30,11 @@ def note(*, now: datetime) -> int:
     if not queued:
         return 0
     waits = {number: raw_s for number, raw_s in raw_waits(seen, queued).items() if raw_s > 0}
-    return forecast_records.keep(waits, queued, made_at=made_at, calibration=published_calibration())
+    made = forecast_records.keep(waits, queued, made_at=made_at, calibration=published_calibration())
+    policy = active_policy()
+    if policy.promise_p90:
+        promises.promise_starts({key: queued[key] for key in waits}, policy_version=policy.version)
+    return made
 
 
 def calibrate(*, now: datetime) -> Calibration:

@@ -15,8 +15,11 @@ from portal.api.representations import Row
 from portal.api.responses import ResponseShape
 from portal.api.wire import instant
 from portal.leases.forecast_records import ForecastScore, quality
+from portal.leases.promises import PromiseScore, promise_record
 from portal.leases.published_snapshot import published_calibration
+from portal.leases.states import WorkloadKind
 from portal.policies.durations import DurationFigures, duration_figures
+from portal.policies.selectors import active_policy
 from scheduler.engine.calibration import LATEST
 
 TAG = "requests"
@@ -94,6 +97,53 @@ class CalibrationEndpoint(Endpoint):
                 "durations": None if model is None else _durations(model),
             }
         )
+
+
+class PromiseScoreAnswer(ResponseShape):
+    """What came of the starts promised for a month; `work` null is all kinds of work together."""
+
+    month = s.CharField()
+    work = s.ChoiceField(WorkloadKind.choices, allow_null=True)
+    promised = s.IntegerField()
+    kept = s.IntegerField()
+    missed = s.IntegerField()
+    excused = s.IntegerField(help_text="The team's own limits held them up.")
+    withdrawn = s.IntegerField(help_text="The wait ended before, without a start.")
+    open = s.IntegerField()
+    kept_milli = s.IntegerField(allow_null=True, help_text="Kept of those that were kept or missed.")
+
+
+class PromisesAnswer(ResponseShape):
+    """The record of promised starts, newest month first; `promises_now`: the policy in force promises starts."""
+
+    promises_now = s.BooleanField()
+    months = PromiseScoreAnswer(many=True)
+
+
+class PromisesEndpoint(Endpoint):
+    """How promised starts were kept."""
+
+    @call("Read how promised starts were kept", answer=PromisesAnswer, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """Say what came of promised starts in the last twelve months, by month and kind of work."""
+        rows = promise_record(now=timezone.now())
+        return Response(
+            {"promises_now": active_policy().promise_p90, "months": [_promised(row) for row in rows]}
+        )
+
+
+def _promised(row: PromiseScore) -> Row:
+    return {
+        "month": f"{row.month:%Y-%m}",
+        "work": str(row.work) if row.work else None,
+        "promised": row.promised,
+        "kept": row.kept,
+        "missed": row.missed,
+        "excused": row.excused,
+        "withdrawn": row.withdrawn,
+        "open": row.open,
+        "kept_milli": row.kept_milli,
+    }
 
 
 def _score(one: ForecastScore) -> Row:

@@ -26,6 +26,7 @@ from portal.api.representations import (
     lease_row,
     lease_rows,
     part_row,
+    promise_row,
     slot_row,
 )
 from portal.api.responses import EventAnswer
@@ -54,6 +55,7 @@ from portal.leases.extending import (
 from portal.leases.failures import failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, LeaseEvent, LeaseExtension
 from portal.leases.next_blocks import latest_end
+from portal.leases.promises import promises_of
 from portal.leases.selectors import (
     awaiting_extensions,
     gang_environment,
@@ -288,6 +290,7 @@ class LeaseReceipt(Endpoint):
                 "refunded": money(bill.refunded_micro, unit),
                 "refund": bill.refund.cause if bill.refund else None,
                 "minimum": money(bill.minimum_micro, unit),
+                "promise": promise_row(promises_of([lease]).get(lease.pk)),
                 "scratch": scratch_of(lease),
                 "energy": energy_row(energy_of_lease(lease, now=timezone.now())),
                 "jobs": [

@@ -10,7 +10,7 @@ from portal.api.wire import instant, money
 from portal.leases.access import WayIn, commands_of, device_nodes, environment
 from portal.leases.failures import public_fault
 from portal.leases.forecasting import places as places_of
-from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent, StartPromise
 from portal.leases.reasons import sentence
 from portal.leases.requests import PRIORITIES
 from portal.leases.selectors import seconds_left
@@ -165,3 +165,15 @@ def lease_rows(
 ) -> list[Row]:
     """Return leases of a list with what they cost so far."""
     return [lease_row(ls, cost_micro=costs.get(ls.pk), currency=currency, now=now) for ls in leases]
+
+
+def promise_row(promise: StartPromise | None) -> Row | None:
+    """Return the start that was promised to a wait, None for none."""
+    if promise is None:
+        return None
+    return {
+        "by": instant(promise.promised_at),
+        "outcome": str(promise.outcome),
+        "started_at": instant(promise.started_at),
+        "why": promise.why or None,
+    }

@@ -16,7 +16,7 @@ from portal.api.fields import Body, Empty, Flag, Instant, TagsField, Text, Whole
 from portal.api.filters import RequestFilters
 from portal.api.idempotency import once
 from portal.api.pagination import Pages
-from portal.api.representations import Row, event_row, request_row, request_rows
+from portal.api.representations import Row, event_row, promise_row, request_row, request_rows
 from portal.api.responses import EventAnswer
 from portal.api.responses_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.wire import instant
@@ -27,6 +27,7 @@ from portal.leases.approvals import approve_request, needs_second, reject_reques
 from portal.leases.elastic import set_growth
 from portal.leases.forecasting import estimates, places
 from portal.leases.models import LeaseRequest
+from portal.leases.promises import promise_of
 from portal.leases.requests import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
 from portal.leases.states import Opening, RequestState, WorkloadKind
@@ -278,6 +279,7 @@ def detail(rights: Rights, request: LeaseRequest) -> Row:
         "position": places([request]).get(request.pk),
         "estimated_start": instant(start.likely_at if start else None),
         "estimated_start_by": instant(start.by if start else None),
+        "promise": promise_row(promise_of(request)),
         "leases": list(request.leases.order_by("-id").values_list("uid", flat=True)),
         "terms": terms_of(request),
         "approvals_needed": max(1, 1 + needs_second(request) - len(steps)) if is_undecided else 0,

@@ -6,6 +6,7 @@ from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
 from portal.api.responses_energy import EnergyUseAnswer
+from portal.api.responses_requests import PromiseAnswer
 from portal.billing.models import NoteState, PeriodState, RefundCause
 from portal.billing.rehearsal import DifferenceKind
 
@@ -59,6 +60,7 @@ class ReceiptAnswer(ResponseShape):
     refunded = Money(allow_null=True, help_text="What a rule gave back; null: none applied.")
     refund = s.ChoiceField(RefundCause.choices, allow_null=True)
     minimum = Money(allow_null=True, help_text="The minimum charge that it came to; null: it cost its time.")
+    promise = PromiseAnswer(allow_null=True, help_text="The start that was promised to it; null: none.")
     scratch = s.CharField(allow_blank=True, help_text="The scratch folder on its node that went with it.")
     energy = EnergyUseAnswer()
     jobs = ReceiptJob(many=True, help_text="Where several jobs followed each other in it.")

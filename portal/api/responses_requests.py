@@ -6,6 +6,7 @@ from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
 from portal.budgets.models import BudgetAction
+from portal.leases.models import PromiseOutcome
 from portal.leases.requests import LOAD_PATTERNS, PRIORITIES
 from portal.leases.states import Opening, RequestState, WorkloadKind
 
@@ -137,11 +138,21 @@ class ApprovalAnswer(ResponseShape):
     duration_s = s.IntegerField()
 
 
+class PromiseAnswer(ResponseShape):
+    """The start that Berth promised to a wait."""
+
+    by = s.DateTimeField()
+    outcome = s.ChoiceField(PromiseOutcome.choices)
+    started_at = s.DateTimeField(allow_null=True)
+    why = s.CharField(allow_null=True, help_text="The wait reason that excuses it.")
+
+
 class RequestDetail(RequestListed):
     """A request with what is known of its start, and its leases, newest first."""
 
     estimated_start = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
     estimated_start_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
+    promise = PromiseAnswer(allow_null=True, help_text="The start promised to this wait; null: none.")
     leases = s.ListField(child=s.CharField())
     terms = s.CharField(help_text="A mark of what it asks for, to approve just that.")
     approvals_needed = s.IntegerField(help_text="How many people still have to approve.")

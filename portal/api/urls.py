@@ -141,6 +141,7 @@ v1: list[URLPattern | URLResolver] = [
     path("availability/", availability.AvailabilityEndpoint.as_view(), name="availability"),
     path("quote/", catalog.QuoteEndpoint.as_view(), name="quote"),
     path("forecasts/calibration/", forecasts.CalibrationEndpoint.as_view(), name="calibration"),
+    path("forecasts/promises/", forecasts.PromisesEndpoint.as_view(), name="promises"),
     path("rates/", catalog.Rates.as_view(), name="rates"),
     path("rates/preview/", catalog.RatePreviews.as_view(), name="rate-preview"),
     path("rates/<short_number:key>/", catalog.OneRate.as_view(), name="rate"),

@@ -14,7 +14,7 @@ _CAUSE = Cast(Func(F("cause"), function="hashtext"), models.BigIntegerField())
 
 
 class RefundCause(models.TextChoices):
-    """Why the money clock of a lease stopped, as far as a rule may refund it."""
+    """Why a rule may refund a lease: why its money clock stopped, or that it started later than was promised."""
 
     NODE_LOST = "node_lost", _("Node lost")
     DEVICE_FAULT = "device_fault", _("Device fault")
@@ -22,6 +22,7 @@ class RefundCause(models.TextChoices):
     MAINTENANCE = "maintenance", _("Maintenance")
     PREEMPTED = "preempted", _("Preempted")
     EARLY_RELEASE = "early_release", pgettext_lazy("refund", "Released early")
+    LATE_START = "late_start", _("Started later than promised")
 
 
 class RefundRule(models.Model):

@@ -21,6 +21,7 @@ from portal.common.clock import db_now, whole_second
 from portal.common.errors import Conflict, Invalid, NotFound
 from portal.leases.failures import FORGOTTEN, UNHEARD, failure_code
 from portal.leases.models import Lease, LeaseEvent
+from portal.leases.promises import is_late, promises_of
 from portal.leases.states import EndReason, LeaseState
 
 NOT_HEARD = "the node has not been heard"
@@ -67,15 +68,27 @@ def cause_of(lease: Lease, events: Sequence[LeaseEvent]) -> RefundCause | None:
 
 
 def refunds_of(leases: Sequence[Lease], events: Mapping[int, Sequence[LeaseEvent]]) -> dict[int, Refund]:
-    """Return by lease the refund that a rule gives it; one query, none where no lease ended by such a cause."""
-    causes = {lease.pk: cause for lease in leases if (cause := cause_of(lease, events[lease.pk])) is not None}
-    rules = list(RefundRule.objects.all()) if causes else []
+    """Return by lease the refund that a rule gives it; no query where no lease is over, one where there is no rule.
+
+    Of the rule for how a lease ended and that for a late start the one that gives back more.
+    """
+    over = [
+        lease
+        for lease in leases
+        if lease.state in OVER and any(e.was == LeaseState.ACTIVE for e in events[lease.pk])
+    ]
+    rules = list(RefundRule.objects.all()) if over else []
+    promised = promises_of(over) if any(rule.cause == RefundCause.LATE_START for rule in rules) else {}
     found = {}
-    for lease in leases if rules else []:
-        cause = causes.get(lease.pk)
-        refund = _refund(lease, cause, events[lease.pk], rules) if cause else None
-        if refund is not None:
-            found[lease.pk] = refund
+    for lease in over if rules else []:
+        causes = [cause_of(lease, events[lease.pk])]
+        if lease.pk in promised and is_late(lease, promised[lease.pk]):
+            causes.append(RefundCause.LATE_START)
+        given = [_refund(lease, cause, events[lease.pk], rules) for cause in causes if cause is not None]
+        stopped = [event.at for event in events[lease.pk] if event.was == LeaseState.ACTIVE][-1]
+        refunds = [refund for refund in given if refund is not None]
+        if refunds:
+            found[lease.pk] = max(refunds, key=lambda one: one.rule.credit_milli * (stopped - one.since))
     return found
 
 

@@ -40,6 +40,26 @@ def calibration(as_json: Json = False) -> None:
     )
 
 
+@app.command()
+@guarded
+def promises(as_json: Json = False) -> None:
+    """Show how promised starts were kept, by month and kind of work."""
+    with api() as portal:
+        found = portal.get("forecasts/promises/")
+    cells = [
+        (
+            row["month"], row["work"] or "all", row["promised"], row["kept"], row["missed"], row["excused"],
+            row["withdrawn"], row["open"], _percent(row["kept_milli"]),
+        )
+        for row in found["months"]
+    ]  # fmt: skip
+    columns = ("MONTH", "WORK", "PROMISED", "KEPT", "MISSED", "EXCUSED", "WITHDRAWN", "OPEN", "KEPT %")
+    empty = (
+        "No start was promised yet." if found["promises_now"] else "The policy in force promises no starts."
+    )
+    output.listing(found, columns, cells, empty=empty, as_json=as_json)
+
+
 def _percent(milli: int | None) -> str:
     return formatting.UNKNOWN if milli is None else f"{milli / 10:.1f} %"
 

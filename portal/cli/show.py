@@ -85,6 +85,7 @@ def receipt(
             ("the node's own clock", "unknown" if own is None else f"{own:.3f} s"),
             *((("refunded by rule", formatting.money(found["refunded"])),) if found["refunded"] else ()),
             *((("minimum charge", formatting.price(found["minimum"])),) if found["minimum"] else ()),
+            *((("promised start", _promise(found["promise"])),) if found["promise"] else ()),
             *energy_facts(found["energy"])[::4],
             *((("scratch folder", f"{found['scratch']}, removed"),) if found.get("scratch") else ()),
         )
@@ -230,6 +231,12 @@ def _wishes(row: Any) -> list[tuple[str, str]]:
     return found
 
 
+def _promise(promise: Any) -> str:
+    """Return the start that was promised, and what came of it once that is known."""
+    said = f"by {formatting.when(promise['by'])}"
+    return said if promise["outcome"] == "open" else f"{said}: {promise['outcome']}"
+
+
 def request_facts(row: Any) -> None:
     """Print a request with every reason why it waits."""
     output.facts(
@@ -249,6 +256,7 @@ def request_facts(row: Any) -> None:
                 if row["state"] == "queued"
                 else ()
             ),
+            *((("promised start", _promise(row["promise"])),) if row.get("promise") else ()),
             *(("because", reason["sentence"]) for reason in row["reasons"]),
             *((("decision", f"{_decider(row)}: {row['decision_note']}"),) if row["decided_by"] else ()),
             *(("lease", uid) for uid in row.get("leases", [])),

@@ -13,6 +13,7 @@ from portal.fleet.models import Node
 from portal.leases.models_approvals import ApprovalStep
 from portal.leases.models_labels import RequestLabels
 from portal.leases.models_placements import Placement, SharedHost
+from portal.leases.models_promises import PromiseOutcome, StartPromise
 from portal.leases.models_templates import RequestTemplate
 from portal.leases.models_workshops import Workshop, WorkshopSeat
 from portal.leases.states import (
@@ -31,9 +32,9 @@ from portal.leases.states import (
 from portal.teams.models import Team
 
 __all__ = [
-    "ApprovalStep",
-    "Lease", "LeaseEvent", "LeaseExtension", "LeaseRequest", "Placement", "RequestEvent", "RequestLabels",
-    "RequestTemplate", "Reservation", "SharedHost", "StartForecast", "Workshop", "WorkshopSeat",
+    "ApprovalStep", "Lease", "LeaseEvent", "LeaseExtension", "LeaseRequest", "Placement", "PromiseOutcome",
+    "RequestEvent", "RequestLabels", "RequestTemplate", "Reservation", "SharedHost", "StartForecast", "StartPromise",
+    "Workshop", "WorkshopSeat",
 ]  # fmt: skip
 
 

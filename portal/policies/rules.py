@@ -204,6 +204,13 @@ RULES = (
         gettext_lazy("Only a request that waited this long gets one. Longer uses the fleet better, shorter is kinder."),
     ),
     PolicyRule(
+        "promise_p90", "backfill", "yes_no", gettext_lazy("Promise “9 of 10 start by”"),
+        gettext_lazy(
+            "The first such time told to a waiting request is a promise."
+            " Refund rules say what a later start gives back."
+        ),
+    ),
+    PolicyRule(
         "preempting.preemptible", "preempting", "yes_no", gettext_lazy("Preempt preemptible leases"),
         gettext_lazy("Leases that allowed it, at a lower price, make room for others."), is_plain=True,
     ),

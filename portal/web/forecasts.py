@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -14,8 +15,10 @@ from django.views.decorators.http import require_safe
 
 from portal.common.moments import span
 from portal.leases.forecast_records import WEEKS, ForecastScore, quality
+from portal.leases.promises import PromiseScore, promise_record
 from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
+from portal.policies.selectors import active_policy
 
 AIM_PERCENT = 90
 
@@ -41,6 +44,22 @@ class ErrorRow:
     mean: str | None
 
 
+@dataclass(frozen=True)
+class PromiseRow:
+    """What came of the starts promised for a month, all together (``work`` "") or of a kind of work."""
+
+    month: date
+    work: str
+    promised: int
+    kept: int
+    missed: int
+    excused: int
+    withdrawn: int
+    open: int
+    kept_percent: int | None
+    is_good: bool
+
+
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
     """Show the figures; there are no names in them, so everybody may see them."""
@@ -52,6 +71,8 @@ def page(request: HttpRequest) -> HttpResponse:
         "lengths": [_row(score, _length(score)) for score in found.lengths],
         "week_count": WEEKS,
         "is_wide": published_calibration().samples == 0,
+        "promises": [_promised(score) for score in promise_record(now=now)],
+        "promises_now": active_policy().promise_p90,
         "model": model,
         "errors": _errors(model) if model else [],
     }
@@ -67,6 +88,22 @@ def _row(score: ForecastScore, label: str) -> ScoreRow:
         before_p90=before_p90,
         width=span(score.width_s),
         is_kept=before_p90 is None or before_p90 >= AIM_PERCENT,
+    )
+
+
+def _promised(score: PromiseScore) -> PromiseRow:
+    percent = _percent(score.kept_milli)
+    return PromiseRow(
+        month=score.month,
+        work=str(score.work.label) if score.work else "",
+        promised=score.promised,
+        kept=score.kept,
+        missed=score.missed,
+        excused=score.excused,
+        withdrawn=score.withdrawn,
+        open=score.open,
+        kept_percent=percent,
+        is_good=percent is None or percent >= AIM_PERCENT,
     )
 
 

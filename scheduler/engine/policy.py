@@ -107,7 +107,8 @@ class PolicyRules:
 
     ``half_life_s`` is how fast used time is forgotten, ``penalty_s`` how much a grant counts as used at once.
     With ``backfill`` the first ``depth`` claims that do not fit and have waited ``reserve_after_s`` get a
-    start in the future that nobody behind them may delay (easy: one).
+    start in the future that nobody behind them may delay (easy: one). ``promise_p90`` decides nothing in a cycle: the
+    first instant that nine of ten keep, told to a request that waits, is a promise.
     """
 
     name: str = "default"
@@ -129,6 +130,7 @@ class PolicyRules:
     backfill: Backfill = "easy"
     depth: int = 1
     reserve_after_s: int = 600
+    promise_p90: bool = False
     preempting: Preempting = Preempting()
     sleep: Sleep = Sleep()
 

@@ -420,6 +420,7 @@ _RULES: dict[str, Any] = {
     "backfill": lambda reader, value, at: reader.one_of(value, at, BACKFILLS),
     "depth": _Reader.whole,
     "reserve_after_s": _Reader.whole,
+    "promise_p90": _Reader.yes_no,
     "preempting": _preempting,
     "sleep": _sleep,
 }

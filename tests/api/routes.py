@@ -255,6 +255,7 @@ ROUTES = (
     Route("POST", "rates/preview/", "finance", {"device_model": "h100-80gb", "price_per_hour": "3"}),
     Route("PUT", "rates/{rate}/", "finance", {"starts_at": "2900-01-01T00:00:00Z"}),
     Route("GET", "forecasts/calibration/"),
+    Route("GET", "forecasts/promises/"),
     Route(
         "POST",
         "rates/",

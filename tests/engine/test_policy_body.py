@@ -235,6 +235,7 @@ def policies(draw: st.DrawFn) -> PolicyRules:
         keep_better=draw(st.floats(0, 1)),
         keep_empty=draw(st.floats(0, 10)),
         keep_short=draw(st.floats(0, 1)),
+        promise_p90=draw(st.booleans()),
         keep_apart=draw(st.floats(0, 10)),
         pools=Pools(
             draw(PARTS),

@@ -12,7 +12,7 @@ import pytest
 from portal.common.live import redis_client
 from portal.fleet.models import Node
 from portal.leases import forecast_records, forecasting, lifecycle, published_snapshot
-from portal.leases.models import LeaseRequest, StartForecast
+from portal.leases.models import LeaseRequest, StartForecast, StartPromise
 from portal.leases.published_snapshot import (
     CALIBRATION_KEY,
     SNAPSHOT_KEY,
@@ -21,6 +21,7 @@ from portal.leases.published_snapshot import (
     published_calibration,
 )
 from portal.leases.requests import withdraw_request
+from portal.policies.services import save_policy
 from scheduler import forecasts, snapshot
 from scheduler.engine import snapshot_to_json
 from scheduler.engine.calibration import Calibration, Sample, calibrated
@@ -62,6 +63,27 @@ def test_the_first_forecast_of_a_wait_is_kept_and_later_ones_are_not(world: Worl
     kept = StartForecast.objects.get(request=asked)
     assert (kept.made_at, kept.raw_s) == (world.now, 2 * HOUR)
     assert kept.made_at < kept.p50_at <= kept.p90_at
+
+
+def test_the_first_forecast_is_a_promise_where_the_policy_says_so(world: World) -> None:
+    asked = waiting(world)
+    publish(world)
+    forecasts.note(now=world.now)
+    assert not StartPromise.objects.exists()
+    save_policy(
+        actor=world.user("operator"), rights=world.rights("operator"), name="kept", body={"promise_p90": True},
+        note="", based_on=0, now=world.now,
+    )  # fmt: skip
+    later = world.submit("bob", "h100", duration_s=HOUR, at=world.now)
+    publish(world)
+
+    assert forecasts.note(now=world.now) == 1
+    forecasts.note(now=world.now)
+
+    kept, promise = StartForecast.objects.get(request=later), StartPromise.objects.get()
+    assert (promise.request_id, promise.promised_at, promise.outcome) == (later.pk, kept.p90_at, "open")
+    assert promise.policy_version == 1
+    assert asked.promises.count() == 0, "what was told before was no promise"
 
 
 def test_who_starts_at_once_gets_no_forecast(world: World) -> None:

@@ -15,7 +15,8 @@ from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.common.moments import span
 from portal.leases.access import scratch_of
-from portal.leases.models import Lease
+from portal.leases.models import Lease, StartPromise
+from portal.leases.promises import is_late, promises_of
 from portal.web.discounts import discount_label
 from portal.web.figures import gpus, money
 from portal.web.jobs.rows import JobRow, job_of, job_row
@@ -50,6 +51,7 @@ class Receipt:
     """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown.
     ``refund`` is the rule by which ``refunded`` was given back, "" for none; ``minimum`` the minimum charge that it
     came to, None where it cost its time.
+    ``promise`` is the promise of its start, None where there was none, ``is_late`` whether it was missed.
     ``scratch`` is the folder on its node that went with it, "" for none.
     ``job`` is the batch job that ran in it, as this lease ended it; ``jobs`` are the parts of several."""
 
@@ -67,6 +69,8 @@ class Receipt:
     refunded: Decimal | None
     refund: str
     minimum: Decimal | None = None
+    promise: StartPromise | None = None
+    is_late: bool = False
     scratch: str = ""
     job: JobRow | None = None
     jobs: list[JobShare] = field(default_factory=list)
@@ -76,6 +80,7 @@ def receipt_of(lease: Lease) -> Receipt:
     """Return the receipt; while metering has not come by yet it has no lines and ``is_counted`` is False."""
     bill = bill_of(lease)
     total, quoted = money(bill.total_micro), money(quoted_micro(lease))
+    promise = promises_of([lease]).get(lease.pk)
     agent = None if lease.agent_active_ms is None else Decimal(lease.agent_active_ms) / 1000
     return Receipt(
         lines=[_line(record, lease) for record in bill.records],
@@ -92,6 +97,8 @@ def receipt_of(lease: Lease) -> Receipt:
         refunded=money(bill.refunded_micro),
         refund=refund_text(bill.refund) if bill.refund else "",
         minimum=money(bill.minimum_micro),
+        promise=promise,
+        is_late=promise is not None and is_late(lease, promise),
         scratch=scratch_of(lease),
         job=None if bill.parts or not lease.request.is_job else job_of(lease),
         jobs=[JobShare(job_row(one.attempt.job), one.seconds, money(one.micro)) for one in bill.parts],

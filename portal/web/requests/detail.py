@@ -19,6 +19,7 @@ from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
 from portal.leases.gangs import lives_with_others
 from portal.leases.models import LeaseRequest
+from portal.leases.promises import promise_of
 from portal.leases.requests import held, spec_of, withdraw_request
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
 from portal.leases.states import LeaseState, Opening, RequestState
@@ -58,6 +59,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     offers = _offers(found, row.starts_at, now)
     context: dict[str, Any] = {
         "request_row": row,
+        "promise": promise_of(found),
         "asked": found,
         "leases": lease_rows([lease for lease in leases if lease not in live], now=now),
         "live_leases": [] if leads_on else lease_rows(live, now=now),
