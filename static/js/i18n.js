@@ -64,15 +64,22 @@ export function moment(date, now = new Date()) {
   return `${day} ${MONTHS[month - 1]}${isThisYear ? "" : ` ${year}`}, ${hour}:${minute}`;
 }
 
+// Each text stands in a call of its own: the search for texts to translate finds no others.
+const UNITS = [
+  [86400, (n) => gettext("{n} d", { n })],
+  [3600, (n) => gettext("{n} h", { n })],
+  [60, (n) => gettext("{n} min", { n })],
+  [1, (n) => gettext("{n} s", { n })],
+];
+
 /** "2 d 3 h", "9 min 44 s": a length of time in seconds by its two largest units, as portal/common/units.py writes it. */
 export function span(seconds) {
-  const words = [[86400, "{n} d"], [3600, "{n} h"], [60, "{n} min"], [1, "{n} s"]];
   let left = Math.max(0, Math.floor(seconds));
   const parts = [];
-  for (const [size, text] of words) {
+  for (const [size, write] of UNITS) {
     const n = Math.floor(left / size);
     left %= size;
-    if (n) parts.push(gettext(text, { n }));
+    if (n) parts.push(write(n));
   }
   return parts.slice(0, 2).join(" ") || gettext("{n} s", { n: 0 });
 }
