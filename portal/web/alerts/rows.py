@@ -33,7 +33,7 @@ TONES = {AlertSeverity.CRITICAL: "bad", AlertSeverity.WARNING: "warn", AlertSeve
 
 @dataclass(frozen=True, slots=True)
 class AlertRow:
-    """An alert in words; ``url`` is where one does something about it."""
+    """An alert in words; ``url`` is where one does something about it, ``rule`` "" where its evidence says it all."""
 
     uid: str
     rule: str
@@ -121,7 +121,7 @@ def alert_row(
     is_firing = alert.state == AlertState.FIRING
     return AlertRow(
         uid=alert.uid,
-        rule=rule_text(rule),
+        rule=rule.name,
         about=alert.about,
         url=alert_url(alert),
         evidence=evidence_text(alert),
