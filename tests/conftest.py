@@ -25,6 +25,7 @@ from tests.template import copy_template
 
 # Where an agent of root keeps what a reboot may lose. A real one may be at work here.
 REAL_RUN = "/run/berth-agent"
+IDLE_IN_TESTS = "idle_in_transaction_session_timeout=10min"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = frozenset(
     {
@@ -69,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nodes of tests serve at once; those about acceptance say otherwise.
     settings.ACCEPT_NODES = "auto"
     settings.PORTAL_KEY = "of-tests-alone-" * 4
+    # A test is one transaction, which is idle for as long as a busy machine takes between two of its statements.
+    options = settings.DATABASES["default"]["OPTIONS"]
+    options["options"] = options["options"].replace("idle_in_transaction_session_timeout=15s", IDLE_IN_TESTS)
     # Files go to workers in our order; pytest-xdist's own begins with those of many tests, not of long ones.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False

@@ -37,6 +37,6 @@ def test_migrating_is_not_stopped_by_the_limits_of_pages(
     else:
         call_command("migrate")
 
-    assert before == ["30s", "15s", "5s"]
-    assert seen == [["0", "0", "5s"]]
+    assert "0" not in before
+    assert seen == [["0", "0", before[2]]]
     assert limits() == before
