@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,21 +19,27 @@ from portal.telemetry.models import MinuteRollup
 log = logging.getLogger(__name__)
 BATCH = 200
 KEEP = timedelta(days=30)
-# A node whose agent changed the web process within a minute leaves two parts: the fuller one stays.
-_PUT = """
-INSERT INTO telemetry_minuterollup
-  (device_id, lease_id, minute, samples, util_mean, util_max, memory_max_mib, energy_mj,
-   energy_refused, sm_mean, tensor_mean, bandwidth_mean, power_mean_w)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-ON CONFLICT {target} DO UPDATE SET
-  samples = excluded.samples, util_mean = excluded.util_mean, util_max = excluded.util_max,
-  memory_max_mib = excluded.memory_max_mib, energy_mj = excluded.energy_mj,
-  energy_refused = excluded.energy_refused, sm_mean = excluded.sm_mean,
-  tensor_mean = excluded.tensor_mean, bandwidth_mean = excluded.bandwidth_mean, power_mean_w = excluded.power_mean_w
+# Columns of a row with their types, in the order of ``_row``.
+_COLUMNS = {
+    "device_id": "bigint", "lease_id": "bigint", "minute": "timestamptz", "samples": "int", "util_mean": "float8",
+    "util_max": "float8", "memory_max_mib": "int", "energy_mj": "bigint", "energy_refused": "int", "sm_mean": "float8",
+    "tensor_mean": "float8", "bandwidth_mean": "float8", "power_mean_w": "float8",
+}  # fmt: skip
+_KEYS = ("device_id", "lease_id", "minute")
+# A node whose agent changed the web process within a minute leaves two parts: the fuller one stays. All rows of a batch
+# go as one statement of arrays, in an order that two workers share; each on its own takes four times the CPU.
+_PUT = f"""
+INSERT INTO telemetry_minuterollup ({", ".join(_COLUMNS)})
+SELECT DISTINCT ON ({{of}}, minute) * FROM unnest({", ".join(f"%s::{kind}[]" for kind in _COLUMNS.values())})
+       AS told ({", ".join(_COLUMNS)})
+ ORDER BY {{of}}, minute, samples DESC
+ON CONFLICT ({{of}}, minute) WHERE {{other}} IS NULL DO UPDATE SET
+  {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEYS)}
 WHERE telemetry_minuterollup.samples < excluded.samples
-"""
-_PUT_DEVICE = _PUT.format(target="(device_id, minute) WHERE lease_id IS NULL")
-_PUT_LEASE = _PUT.format(target="(lease_id, minute) WHERE device_id IS NULL")
+"""  # noqa: S608 (our own columns)
+_PUT_DEVICES = _PUT.format(of="device_id", other="lease_id")
+_PUT_LEASES = _PUT.format(of="lease_id", other="device_id")
+Told = tuple[minutes.Minute, datetime]
 
 
 def roll_up_minutes(*, now: datetime) -> int:
@@ -43,7 +50,7 @@ def roll_up_minutes(*, now: datetime) -> int:
     stored = 0
     try:
         while entries := [str(entry) for entry in redis_client().lrange(MINUTES, 0, BATCH - 1)]:
-            stored += sum(_store(entry, now) for entry in entries)
+            stored += _store(entries, now)
             with redis_client().pipeline(transaction=False) as pipe:
                 for entry in entries:
                     pipe.lrem(MINUTES, 1, entry)
@@ -55,31 +62,46 @@ def roll_up_minutes(*, now: datetime) -> int:
     return stored
 
 
-def _store(entry: str, now: datetime) -> int:
-    """Store one node minute; an entry that cannot be stored is dropped with a line in the log."""
+def _store(entries: Iterable[str], now: datetime) -> int:
+    """Store node minutes; what cannot be read or kept is dropped with a line in the log. Returns how many were kept."""
+    return _keep([one for entry in entries if (one := _read(entry, now)) is not None])
+
+
+def _keep(told: Sequence[Told]) -> int:
+    try:
+        with_retries(lambda: put_minutes(told))
+    except (DatabaseError, OverflowError, ValueError, TypeError) as error:
+        if isinstance(error, DatabaseError) and is_passing(error):
+            raise
+        if len(told) > 1:
+            # One that cannot be kept must not take the others with it.
+            return sum(_keep([one]) for one in told)
+        log.warning("a stored minute cannot be kept: %s", error)
+        return 0
+    return len(told)
+
+
+def _read(entry: str, now: datetime) -> Told | None:
     try:
         minute = minutes.read(entry)
         begins = datetime.fromtimestamp(minute.begins, tz=UTC)
         if not now - KEEP <= begins <= now + timedelta(minutes=5):
             raise ValueError(f"minute {begins} is out of range")
-        with_retries(lambda: put_minute(minute, begins))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError) as error:
         log.warning("a stored minute cannot be read: %s", error)
-        return 0
-    except DatabaseError as error:
-        if is_passing(error):
-            raise
-        log.warning("a stored minute cannot be kept: %s", error)
-        return 0
-    return 1
+        return None
+    return minute, begins
 
 
 @transaction.atomic
-def put_minute(minute: minutes.Minute, begins: datetime) -> None:
-    """Write one node's minute. Safe to repeat: a fuller part replaces a lesser one."""
+def put_minutes(told: Sequence[Told]) -> None:
+    """Write minutes of nodes, which begin at these times. Safe to repeat: a fuller part replaces a lesser one."""
+    devices = [_row(pk, None, at, sums) for minute, at in told for pk, sums in minute.devices.items()]
+    leases = [_row(None, pk, at, sums) for minute, at in told for pk, sums in minute.leases.items()]
     with connection.cursor() as cursor:
-        cursor.executemany(_PUT_DEVICE, [_row(pk, None, begins, sums) for pk, sums in minute.devices.items()])
-        cursor.executemany(_PUT_LEASE, [_row(None, pk, begins, sums) for pk, sums in minute.leases.items()])
+        for statement, rows in ((_PUT_DEVICES, devices), (_PUT_LEASES, leases)):
+            if rows:
+                cursor.execute(statement, [list(column) for column in zip(*rows, strict=True)])
 
 
 def _row(

@@ -56,6 +56,21 @@ def test_storing_the_same_minute_twice_gives_one_row_and_the_fuller_part_stays(w
 
 
 @pytest.mark.django_db(transaction=True)
+def test_parts_of_a_minute_that_are_stored_in_one_go_give_one_row_of_the_fullest(world: World) -> None:
+    redis_client().delete(MINUTES)
+    parts = [waiting_minute(world, samples=n, lease_id=lease) for lease in (9, 7) for n in (20, 40, 40, 15)]
+    redis_client().rpush(MINUTES, *parts)
+
+    stored = roll_up_minutes(now=world.now)
+
+    assert stored == len(parts)
+    rows = MinuteRollup.objects.order_by("lease_id").values_list(
+        "device_id", "lease_id", "samples", "util_mean"
+    )
+    assert list(rows) == [(None, 7, 40, 50.0), (None, 9, 40, 50.0), (1, None, 40, 50.0)]
+
+
+@pytest.mark.django_db(transaction=True)
 def test_an_entry_that_makes_no_sense_does_not_stop_the_others(world: World) -> None:
     redis_client().delete(MINUTES)
     too_large = waiting_minute(world, lease_id=2**70)
