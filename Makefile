@@ -53,7 +53,7 @@ fix: $(PRIVATE_UV)
 	@$(DEV) .ci/lint --fix
 
 bench: $(PRIVATE_UV)
-	@$(DEV) python -m tools.bench $(ARGS)
+	@$(DEV) $(if $(BROWSER),--group e2e) python -m tools.bench $(ARGS)
 
 drill: $(PRIVATE_UV)
 	@$(DEV) python -m tools.drill $(ARGS)
