@@ -11,12 +11,14 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import secrets
 import socket
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,10 +28,12 @@ from tests import engines  # fixes the addresses of the servers before settings 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 os.environ.setdefault("BERTH_LOG_LEVEL", "WARNING")
+os.environ.setdefault("BERTH_ACCEPT_NODES", "auto")
 os.environ.setdefault("BERTH_SECRET_KEY", secrets.token_urlsafe(64))
 DATABASE = "berth_bench_live"
 DEVICES, SLOTS = 8, 16
 EVENTS_SENT = 200
+_SAMPLED_AT = re.compile(r'"power_w":(\d{10}\.\d+)')
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -79,15 +83,24 @@ def prepare(nodes: int) -> tuple[str, int, str]:
     return world.token("operator"), team.pk, team.slug
 
 
-def frames_of(nodes: int, team: int, seq: int, now: float) -> list[str]:
-    """Return one second of the fleet as the agents' socket would publish it."""
+def frames_of(nodes: Iterable[int], team: int, seq: int, now: float) -> list[str]:
+    """Return one second of some nodes as the agents' socket would publish it."""
     from portal.telemetry.frames import DeviceNow, Frame, SlotNow, pack
 
     made = []
-    for n in range(nodes):
+    for n in nodes:
         name = f"bench-{n:03}"
+        # The first device draws as many watts as there are seconds since 1970: browsers see how old a frame is.
         devices = tuple(
-            DeviceNow(f"GPU-{name}-{i}", (seq * 7 + i) % 100 + 0.5, 40_000, 81_559, 350.1, 61.0, "nvml")
+            DeviceNow(
+                f"GPU-{name}-{i}",
+                (seq * 7 + i) % 100 + 0.5,
+                40_000,
+                81_559,
+                350.1 if i else now,
+                61.0,
+                "nvml",
+            )
             for i in range(DEVICES)
         )
         slots = tuple(
@@ -101,14 +114,15 @@ def frames_of(nodes: int, team: int, seq: int, now: float) -> list[str]:
 
 @dataclass
 class FramesSeen:
-    """What the browsers got: node frames, characters, and how late events came (seconds)."""
+    """What the browsers got: node frames, characters, and how late frames and events came (seconds)."""
 
     node_frames: int = 0
     characters: int = 0
     late: list[float] = field(default_factory=list)
+    frames_late: list[float] = field(default_factory=list)
     sent: dict[str, float] = field(default_factory=dict)
 
-    def take(self, text: str) -> None:
+    def take(self, text: str, known: set[str] | None) -> None:
         if text.startswith('{"type":"event"'):
             name = json.loads(text)["request"]
             if name in self.sent:
@@ -116,19 +130,28 @@ class FramesSeen:
             return
         self.node_frames += text.count('"state"')
         self.characters += len(text)
+        if known is not None and text.startswith('{"type":"frame"'):
+            # A frame of the fleet has every node each time: what came before is not late, but known.
+            now, fresh = time.time(), set(_SAMPLED_AT.findall(text)) - known
+            self.frames_late.extend(now - float(at) for at in fresh)
+            known |= fresh
 
 
-async def browse(url: str, token: str, until: float, seen: FramesSeen, options: argparse.Namespace) -> None:
-    """Watch as one browser does."""
+async def browse(
+    url: str, token: str, until: float, seen: FramesSeen, options: argparse.Namespace, *, reads: bool
+) -> None:
+    """Watch as one browser does; ``reads``: it looks at how old each frame is, which costs it time."""
     from websockets.asyncio.client import connect
 
+    known: set[str] | None = set() if reads else None
     headers = {"Authorization": f"Bearer {token}"}
     compression = "deflate" if options.deflate else None
     async with connect(url, additional_headers=headers, max_size=None, compression=compression) as ws:
         await ws.send(json.dumps({"op": "subscribe", "topics": [options.topic, "me"]}))
         with suppress(TimeoutError):
             while True:
-                seen.take(await asyncio.wait_for(ws.recv(decode=True), until - time.monotonic()))
+                text = await asyncio.wait_for(ws.recv(decode=True), until - time.monotonic())
+                seen.take(text, known)
 
 
 async def publish(nodes: int, team: int, seconds: int, events: dict[str, float]) -> None:
@@ -141,10 +164,9 @@ async def publish(nodes: int, team: int, seconds: int, events: dict[str, float])
     client = redis.asyncio.Redis.from_url(settings.REDIS_URL)
     begin = time.monotonic()
     for seq in range(seconds):
-        made = frames_of(nodes, team, seq, time.time())
         for part in range(20):
             await asyncio.sleep(max(0.0, begin + seq + part / 20 - time.monotonic()))
-            batch = made[part::20]
+            batch = frames_of(range(part, nodes, 20), team, seq, time.time())
             if batch:
                 await client.publish(wire_name(FRAMES), "[" + ",".join(batch) + "]")
             if part % 2 and len(events) < EVENTS_SENT:
@@ -165,7 +187,8 @@ async def measure(url: str, pid: int, token: str, team: int, options: argparse.N
     seen = FramesSeen()
     until = time.monotonic() + options.seconds + 3
     watching = [
-        asyncio.create_task(browse(url, token, until, seen, options)) for _ in range(options.browsers)
+        asyncio.create_task(browse(url, token, until, seen, options, reads=n % 10 == 0))
+        for n in range(options.browsers)
     ]
     await asyncio.sleep(2)
     before, begin = cpu_s(pid), time.monotonic()
@@ -173,7 +196,7 @@ async def measure(url: str, pid: int, token: str, team: int, options: argparse.N
     used, wall = cpu_s(pid) - before, time.monotonic() - begin
     await asyncio.gather(*watching)
     deliveries = options.nodes * options.browsers * options.seconds
-    late = sorted(seen.late)
+    late, old = sorted(seen.late), sorted(seen.frames_late)
     return {
         "topic": options.topic,
         "nodes": options.nodes,
@@ -184,6 +207,8 @@ async def measure(url: str, pid: int, token: str, team: int, options: argparse.N
         "mib_sent": round(seen.characters / 2**20, 1),
         "cpu_percent": round(100 * used / wall, 1),
         "cpu_us_per_delivery": round(1e6 * used / deliveries, 1),
+        "frame_ms_p50": round(1000 * statistics.median(old), 1) if old else None,
+        "frame_ms_p99": round(1000 * old[int(len(old) * 0.99)], 1) if old else None,
         "event_ms_p50": round(1000 * statistics.median(late), 2) if late else None,
         "event_ms_p99": round(1000 * late[int(len(late) * 0.99)], 2) if late else None,
         "rss_mib": round(rss_mib(pid), 1),
