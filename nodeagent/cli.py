@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Final
 
 from nodeagent import __version__
-from nodeagent.commands import install
+from nodeagent.commands import install, pools
 from nodeagent.commands.opening import (
+    Dialling,
     OpenedHost,
     is_simulated,
     notices_of,
@@ -53,15 +54,15 @@ from nodeagent.containers.entry import ContainerEntry
 from nodeagent.containers.opening import open_containers
 from nodeagent.containers.podman import NETWORKS, image_folder_of
 from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.drivers.registry import BACKENDS
 from nodeagent.drivers.waiting import Patience, missing, wait_for_latecomers
 from nodeagent.host.clock import boot_clock
-from nodeagent.host.facts import HostFacts
 from nodeagent.host.log_lines import LOG_FORMATS, JsonLines
 from nodeagent.host.shell import HostShell
 from nodeagent.host.signals import keep_ignored_signals
 from nodeagent.jobs.running import NodeJobs
 from nodeagent.jobs.shipping import OutputShipping
-from nodeagent.link.address import Address, AddressError, address_of
+from nodeagent.link.address import AddressError, address_of
 from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
 from nodeagent.link.exporter import ListenError, MetricsExporter, listen_address
@@ -305,9 +306,9 @@ def _run(options: argparse.Namespace) -> int:
             "--app-installer is for simulated devices: install programs yourself, and name --app-path"
         )
     keep_ignored_signals()
-    lock = lock_state(state)
+    lock, live = lock_state(state), pools.live if options.driver in BACKENDS else _live
     try:
-        while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):
+        while live(options, state, Dialling(address, _enrolment(options, state), facts), patience):
             log.info("devices that were late answer now: the agent starts anew with them, leases go on")
             patience = replace(patience, rest_s=0)
     except OSError as no:
@@ -316,15 +317,6 @@ def _run(options: argparse.Namespace) -> int:
         os.close(lock)
     log.info("stopped; leases go on")
     return OK
-
-
-@dataclass(frozen=True, slots=True)
-class Dialling:
-    """Whom an agent talks to, as whom, and on what host."""
-
-    address: Address
-    enrolment: NodeEnrolment
-    facts: HostFacts
 
 
 def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience: Patience) -> bool:

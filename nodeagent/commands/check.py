@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nodeagent.commands import pools
 from nodeagent.commands.opening import is_simulated, open_host, open_runtime, run_dir_of
 from nodeagent.commands.options import patience_of, require_node
 from nodeagent.containers.podman import find_podman
@@ -35,6 +36,10 @@ def run(options: argparse.Namespace) -> int:
     Where no device is found the host alone is printed; raises DriverUnavailableError then.
     """
     require_node(options)
+    if options.driver in registry.BACKENDS:
+        pool = pools.look(options)
+        print(json.dumps(pool, indent=2) if options.json else pools.in_words(pool))  # noqa: T201 - the answer
+        return 0
     state = Path(options.state) if options.state else spare_folder()
     where, patience = str(run_dir_of(options, state)), patience_of(options)
     runtime = None if is_simulated(options) else open_runtime(options, state, looks_only=True)

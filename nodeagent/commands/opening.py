@@ -19,7 +19,10 @@ from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.waiting import Patience, wait_for_devices
 from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.facts import HostFacts
 from nodeagent.host.shell import HostShell
+from nodeagent.link.address import Address
+from nodeagent.link.enrolment import NodeEnrolment
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.choice import choose, has_units, shows_files
 from nodeagent.runtimes.host_folders import HostFolders
@@ -91,6 +94,15 @@ def is_simulated(options: argparse.Namespace) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialling:
+    """Whom an agent talks to, as whom, and on what host."""
+
+    address: Address
+    enrolment: NodeEnrolment
+    facts: HostFacts
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedHost:
     """A host at work: driver, runtime of the holders and how to read its files (None: the driver plays them).
 
@@ -117,6 +129,8 @@ def open_host(
     ``patience``: wait for devices that do not answer yet; None looks once. ``runtime`` is that of a real host, where
     the caller opened it already. Raises UsageError, DriverUnavailableError or RuntimeMissingError.
     """
+    if options.driver in registry.BACKENDS:
+        raise UsageError(f"--driver {options.driver} lends a pool, not this host: use run or check")
     if is_simulated(options):
         # By name, so that a real host never loads the simulation.
         simulated: Any = import_module("nodeagent.commands.simulated")

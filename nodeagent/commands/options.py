@@ -62,6 +62,14 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "data_sets": "BERTH_DATA_SETS_DIR",
     "site": "BERTH_SITE",
     "rack": "BERTH_RACK",
+    "slurm_partition": "BERTH_SLURM_PARTITION",
+    "slurm_gres": "BERTH_SLURM_GRES",
+    "slurm_model": "BERTH_SLURM_MODEL",
+    "slurm_memory": "BERTH_SLURM_MEMORY_GIB",
+    "slurm_account": "BERTH_SLURM_ACCOUNT",
+    "slurm_user": "BERTH_SLURM_USER",
+    "slurm_bin": "BERTH_SLURM_BIN_DIR",
+    "slurm_wait": "BERTH_SLURM_WAIT_S",
 })  # fmt: skip
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "driver": registry.NAMES, "runtime": RUNTIMES, "orphans": tuple(POLICIES),
@@ -91,6 +99,13 @@ KNOWN_TO: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType({
     "health": (
         frozenset({"simulated"}),
         "with simulated-nvml let things happen by --script (xid, ecc, recovery, lose)",
+    ),
+    **dict.fromkeys(
+        (
+            "slurm_partition", "slurm_gres", "slurm_model", "slurm_memory", "slurm_account", "slurm_user",
+            "slurm_bin", "slurm_wait",
+        ),
+        (frozenset({"slurm"}), "it describes a pool of a Slurm cluster: add --driver slurm"),
     ),
     "script": (frozenset({"simulated-nvml"}), "it happens to the host of --driver simulated-nvml"),
 })  # fmt: skip
@@ -242,6 +257,29 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
         metavar="URL",
         help="a DCGM exporter to ask as well",
     )
+    add_slurm(known, environ)
+
+
+def add_slurm(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add what describes a pool of a Slurm cluster (docs/slurm.md)."""
+    group = known.add_argument_group("a pool of a Slurm cluster (--driver slurm)")
+    for name, metavar, text in (
+        ("partition", "NAME", "the partition that is lent"),
+        ("gres", "GRES", "what a unit is there, such as gpu:a100 or gpu"),
+        ("model", "MODEL", "what a unit is called here, such as a100-80gb (the type of the GRES)"),
+        ("memory", "GIB", "memory of a unit, where the model is none that Berth knows"),
+        (
+            "account",
+            "NAME",
+            "account that jobs are charged to; {team} stands for the team (the cluster's own choice)",
+        ),
+        ("user", "NAME", "account of the system that all jobs run as (each holder's own; needs root)"),
+        ("bin", "FOLDER", "where sbatch and the others are (the PATH)"),
+        ("wait", "S", "how long a job may wait in the cluster's queue before its request queues again (240)"),
+    ):
+        group.add_argument(
+            f"--slurm-{name}", default=usual(environ, f"slurm_{name}"), metavar=metavar, help=text
+        )
 
 
 def add_simulation(known: argparse.ArgumentParser) -> None:
@@ -343,7 +381,8 @@ def host_facts(options: argparse.Namespace) -> HostFacts:
     for name in ("site", "rack"):
         if len(getattr(options, name)) > MOST_PLACE:
             raise UsageError(f"--{name} has at most {MOST_PLACE} characters")
-    is_real = not options.driver.startswith("simulated")
+    # What the host of a pool's agent has is no part of the pool.
+    is_real = not options.driver.startswith("simulated") and options.driver not in registry.BACKENDS
     cpu, memory = (host.cpu_milli(), host.memory_mib()) if is_real else (None, None)
     return HostFacts(
         cpu_milli=cpu if options.cpu_cores is None else int(options.cpu_cores * 1000),

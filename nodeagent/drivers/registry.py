@@ -18,7 +18,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RUN_DIR = Path("/run/berth-agent")
 VENDORS = ("amd", "hygon", "cambricon", "ascend")
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
-NAMES = ("auto", "nvml", *VENDORS, "simulated", "simulated-nvml")
+# Pools of a cluster, which have no driver of devices (nodeagent/backends).
+BACKENDS: Final = ("slurm",)
+NAMES = ("auto", "nvml", *VENDORS, *BACKENDS, "simulated", "simulated-nvml")
 
 
 def open_nvml(

@@ -11,11 +11,11 @@ from typing import Protocol
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI, WebSocketException
 
-from nodeagent.drivers.base import Driver
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
+from nodeagent.link.node_work import DriverIdentity, NodeWork
 from nodeagent.link.session import ImageNews, PortalSession
 from nodeagent.protocol.messages import (
     ARTIFACTS,
@@ -29,7 +29,6 @@ from nodeagent.protocol.messages import (
     STREAMS,
     Welcome,
 )
-from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +59,8 @@ class Agent:
         self,
         address: Address,
         enrolment: NodeEnrolment,
-        driver: Driver,
-        worker: Worker,
+        driver: DriverIdentity,
+        worker: NodeWork,
         *,
         clock: Callable[[], int] | None = None,
         dice: random.Random | None = None,
@@ -70,6 +69,7 @@ class Agent:
         jobs: StreamService | None = None,
         scratch: StreamService | None = None,
         images: ImageNews | None = None,
+        features: tuple[str, ...] = (),
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -85,7 +85,7 @@ class Agent:
             *([JOBS, ARTIFACTS, JOBS_FOLLOW] if jobs else ()),
         )
         self._images = images
-        self._features += (CONTAINERS, IMAGES) if images is not None else ()
+        self._features += (*((CONTAINERS, IMAGES) if images is not None else ()), *features)
         self._failures = 0
         self.is_connected = False
 

@@ -23,10 +23,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from nodeagent import __version__
 from nodeagent.drivers.base import DriverReading
+from nodeagent.link.node_work import NodeWork
 from nodeagent.protocol.dcgm_fields import FIELDS, LABELS, XID, figures
 from nodeagent.protocol.messages import DeviceSample
 from nodeagent.reconcile.lease_records import NS, READY, LeasePlace, LeaseRecord
-from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class _Server(ThreadingHTTPServer):
 class MetricsExporter:
     """Serves one page in threads of its own; what it shows is put together in the agent's loop."""
 
-    def __init__(self, worker: Worker, clock: Callable[[], int], is_connected: Callable[[], bool]) -> None:
+    def __init__(self, worker: NodeWork, clock: Callable[[], int], is_connected: Callable[[], bool]) -> None:
         self._worker = worker
         self._clock = clock
         self._is_connected = is_connected

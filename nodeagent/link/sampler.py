@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from nodeagent.drivers.base import DriverReading, PartitionSample
+from nodeagent.link.node_work import NodeLeases
 from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples, SlotSample
 from nodeagent.reconcile.lease_records import READY
-from nodeagent.reconcile.reconciler import Reconciler
 
 # Every how many frames the processes on the devices are told; between them the field is None.
 PROCESSES_EVERY: Final = 5
@@ -16,7 +16,7 @@ PROCESSES_EVERY: Final = 5
 
 def frame(
     reading: DriverReading,
-    reconciler: Reconciler,
+    reconciler: NodeLeases,
     *,
     epoch: int,
     boot_id: str,

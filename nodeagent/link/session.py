@@ -10,12 +10,12 @@ from itertools import count
 from typing import Any, Protocol
 
 from nodeagent import __version__
-from nodeagent.drivers.base import Driver
 from nodeagent.host.facts import HostFacts
 from nodeagent.link import sampler
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.handshake import Socket, expect, fresh_nonce, require_epoch, require_portal
 from nodeagent.link.key_change import KeyChange
+from nodeagent.link.node_work import DriverIdentity, NodeWork
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import (
@@ -39,7 +39,6 @@ from nodeagent.protocol.messages import (
 )
 from nodeagent.reconcile.goals import FenceError
 from nodeagent.reconcile.lease_records import NS
-from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +63,8 @@ class PortalSession:
         self,
         socket: Socket,
         enrolment: NodeEnrolment,
-        driver: Driver,
-        worker: Worker,
+        driver: DriverIdentity,
+        worker: NodeWork,
         clock: Callable[[], int],
         host: HostFacts,
         features: tuple[str, ...] = FEATURES,
@@ -130,7 +129,7 @@ class PortalSession:
             task.result()
 
     def _hello(self, nonce: str, devices: tuple[DeviceFact, ...]) -> Hello:
-        ledger, runtime = self._reconciler.ledger, self._reconciler.units.runtime
+        ledger = self._reconciler.ledger
         hello = Hello(
             node=self._reconciler.node,
             boot_id=self._boot_id,
@@ -144,7 +143,7 @@ class PortalSession:
             memory_mib=self._host.memory_mib,
             site=self._host.site,
             rack=self._host.rack,
-            runtime="" if runtime is None else runtime.name,
+            runtime=self._reconciler.runtime_name,
             features=self._features,
             signature="",
         )
@@ -217,6 +216,7 @@ class PortalSession:
         if leases is None:
             return False
         failpoint("agent.before_report")
+        power, power_note = self._reconciler.power_facts()
         await self._send(
             Report(
                 epoch=self.welcome.epoch,
@@ -224,10 +224,10 @@ class PortalSession:
                 seq=seq,
                 revision=self._reconciler.ledger.revision,
                 leases=leases,
-                partitions=self._reconciler.observed.partitions(),
+                partitions=self._reconciler.partition_facts(),
                 health=self._health_facts(),
-                power=self._reconciler.power.state,
-                power_note=self._reconciler.power.note,
+                power=power,
+                power_note=power_note,
             )
         )
         failpoint("agent.reported")

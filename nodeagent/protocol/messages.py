@@ -30,6 +30,8 @@ ARTIFACTS = "artifacts"
 CONTAINERS = "containers"
 # Named by agents that tell which images they keep, and by portals that want to know.
 IMAGES = "images"
+# Named by agents whose node is a pool of a cluster: its devices are interchangeable, hosts are the cluster's affair.
+POOL = "pool"
 # Named by agents that run one job after another in a lease.
 JOBS_FOLLOW = "jobs_follow"
 

@@ -12,19 +12,16 @@ from pathlib import Path
 
 from nodeagent.drivers.base import Driver
 from nodeagent.host.notices import take_down
-from nodeagent.protocol.jobs import BEGINNING
 from nodeagent.protocol.messages import (
     Desired,
     DesiredLease,
     HealthFact,
     JobReport,
-    LeaseReport,
     PartitionFact,
 )
 from nodeagent.reconcile.agenda import DueItem, agenda
 from nodeagent.reconcile.draining import close_without_device, ending_step, leader
 from nodeagent.reconcile.goals import (
-    CONTRADICTIONS,
     FenceError,
     aged,
     newest,
@@ -38,7 +35,6 @@ from nodeagent.reconcile.goals import (
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lease_records import (
     DRAINING,
-    GONE,
     HELD,
     NS,
     PREPARING,
@@ -61,9 +57,6 @@ JOB_ENDED = "job_ended"
 SCRATCH_FULL = "scratch_full"
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
-JOURNAL_FULL = HealthFact(
-    "", "journal_unwritable", "critical", "the state folder refuses writes: free some space"
-)
 
 
 class Reconciler(NodeState):
@@ -83,12 +76,7 @@ class Reconciler(NodeState):
         ``notices`` is the folder of notices, which holders must be able to pass (beside the journal).
         """
         super().__init__(node, driver, journal, runtime, notices)
-        self._refused: HealthFact | None = None
-        self._unwritten: tuple[Desired, int] | None = None
         self._rewrite_at = 0
-        # By report, until it is answered: leases that are gone, and the jobs that run, by lease.
-        self._reported: dict[int, tuple[tuple[Key, ...], dict[Key, int]]] = {}
-        self._wanted: set[Key] | None = None
         self.observed.index(self.lease_records.values())
         for record in self.lease_records.values():
             self._refuse(record, unknown(record, self.devices), now)
@@ -164,13 +152,6 @@ class Reconciler(NodeState):
             take_down(self.notice_of(record))
         return True
 
-    def _note_refused(self, no: FenceError) -> None:
-        """Tell the portal of a frame that contradicts itself; late and stray ones are nobody's fault."""
-        if no.code in CONTRADICTIONS:
-            fact = HealthFact("", "desired_refused", "critical", f"the last desired state was refused: {no}")
-            self.changed = self.changed or fact != self._refused
-            self._refused = fact
-
     def _unclaimed(self, now: int) -> list[LeaseRecord]:
         """Return the records that close units which neither the portal nor the journal knows."""
         return [unclaimed_record(key, now) for key in self.units.unclaimed(self.lease_records, self._wanted)]
@@ -231,15 +212,6 @@ class Reconciler(NodeState):
             record.has_image = True
             let_in(self, record, now)
             self.note(record)
-
-    def is_beginning_job(self, since: int) -> bool:
-        """Say whether a lease that became ready after ``since`` has a job that is to begin."""
-        return any(
-            record.phase == READY and record.job_order and record.job is not None
-            and record.job.phase == "waiting"
-            and ((record.ready_at or 0) > since or record.job.why == BEGINNING)
-            for record in self.lease_records.values()
-        )  # fmt: skip
 
     # Time
 
@@ -382,55 +354,14 @@ class Reconciler(NodeState):
 
     # What the portal hears
 
-    def lease_reports(self, seq: int) -> tuple[LeaseReport, ...] | None:
-        """Return what is known of every lease, for the report ``seq``; None when it cannot be journalled."""
-        if not self.ledger.save():
-            return None
-        gone = tuple(record.key for record in self.lease_records.values() if record.phase == GONE)
-        jobs = {
-            key: ls.job.ordinal
-            for key, ls in self.lease_records.items()
-            if ls.job and ls.job.phase == "running"
-        }
-        self._reported[seq] = gone, jobs
-        self.changed = False
-        return tuple(record.report() for record in self.lease_records.values())
-
     def health_facts(self) -> tuple[HealthFact, ...]:
-        """Return what devices said, and that the disk is full when it is."""
-        own = () if self.ledger.is_writable else (JOURNAL_FULL,)
-        return (*self.health.facts, *own, *((self._refused,) if self._refused else ()))
+        """Return what devices said, and what is wrong with the journal or the last desired state."""
+        return (*self.health.facts, *super().health_facts())
 
     def acknowledged(self, seq: int) -> None:
         """Forget gone leases that the portal has stored and no longer wants."""
-        keys: set[Key] = set()
-        for stored in [s for s in self._reported if s <= seq]:
-            gone, jobs = self._reported.pop(stored)
-            keys.update(gone)
-            for key, ordinal in jobs.items():
-                if key in self.lease_records:
-                    self.lease_records[key].stored_job = ordinal
-        acked = [self.lease_records[key] for key in keys if key in self.lease_records]
-        for record in acked:
-            record.is_acked = True
-        self._forget(acked)
+        super().acknowledged(seq)
         self.observed.index(self.lease_records.values())
-
-    def disconnected(self) -> None:
-        """No answer to an open report will come; everything is told again on the next connection."""
-        self._reported.clear()
-        self.changed = True
-
-    def meet(self, epoch: int, *, enrolled: bool) -> None:
-        """Take the epoch of a welcome as the lowest that is obeyed from now on; see Ledger.meet."""
-        if epoch > self.ledger.epoch:
-            self._unwritten = None
-        self.ledger.meet(epoch, enrolled=enrolled)
-
-    @property
-    def is_unacknowledged(self) -> bool:
-        """Say whether a report waits for its answer."""
-        return bool(self._reported)
 
     @property
     def is_settled(self) -> bool:
@@ -444,12 +375,10 @@ class Reconciler(NodeState):
             self.ledger.carried_out = self.ledger.revision
         return self.ledger.carried_out
 
-    def _forget(self, lease_records: Iterable[LeaseRecord]) -> None:
-        if self._wanted is None:
-            return
-        for record in list(lease_records):
-            if record.phase == GONE and record.key not in self._wanted:
-                self.ledger.forget(record.key)
-                others = [other for other in self.lease_records.values() if other.lease == record.lease]
-                if not any(other.told_why for other in others):
-                    take_down(self.notice_of(record), is_over=not others)
+    def _forget(self, lease_records: Iterable[LeaseRecord]) -> list[LeaseRecord]:
+        over = super()._forget(list(lease_records))
+        for record in over:
+            others = [other for other in self.lease_records.values() if other.lease == record.lease]
+            if not any(other.told_why for other in others):
+                take_down(self.notice_of(record), is_over=not others)
+        return over

@@ -12,12 +12,14 @@ from typing import Final
 
 from nodeagent.drivers.base import Driver
 from nodeagent.host.notices import notice_path
+from nodeagent.protocol.messages import PartitionFact
 from nodeagent.reconcile.health import DeviceHealth
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lease_records import DRAINING, GONE, PREPARING, READY, LeaseRecord
 from nodeagent.reconcile.ledger import Ledger
 from nodeagent.reconcile.observed import ObservedPartitions
 from nodeagent.reconcile.power import PowerControl
+from nodeagent.reconcile.reports import ReportedLeases
 from nodeagent.reconcile.steps import StepRefusal
 from nodeagent.reconcile.units import LeaseUnits
 from nodeagent.runtimes.base import Runtime
@@ -27,22 +29,19 @@ log = logging.getLogger(__name__)
 NO_DEVICE: Final = ""
 
 
-class NodeState:
-    """``changed`` is set whenever the portal should hear something new; ``busy`` names lanes with a step under way."""
+class NodeState(ReportedLeases):
+    """``busy`` names lanes with a step under way."""
 
     def __init__(
         self, node: str, driver: Driver, journal: Journal, runtime: Runtime | None, notices: Path | None
     ) -> None:
         """Read the journal and the driver's inventory; nothing is looked at yet."""
-        self.node = node
+        super().__init__(node, Ledger(journal, driver.boot_id(), driver.version))
         self.driver = driver
         self.devices = {fact.uuid: fact for fact in driver.inventory()}
         self.mig = {uuid: fact.mig_enabled for uuid, fact in self.devices.items()}
         self.health = DeviceHealth()
         self.busy: set[str] = set()
-        self.changed = True
-        self.ledger = Ledger(journal, driver.boot_id(), driver.version)
-        self.lease_records = self.ledger.lease_records
         self.power = PowerControl(driver)
         self.units = LeaseUnits(runtime)
         self.observed = ObservedPartitions(self.devices)
@@ -87,7 +86,15 @@ class NodeState:
             record.fail(refusal.word, refusal.detail, now)
             self.note(record)
 
-    def note(self, record: LeaseRecord) -> None:
-        """Remember to write a record down, and that the portal should hear of it."""
-        self.ledger.note(record)
-        self.changed = True
+    @property
+    def runtime_name(self) -> str:
+        """Return how holders get in, "" where the driver plays them."""
+        return "" if self.units.runtime is None else self.units.runtime.name
+
+    def partition_facts(self) -> tuple[PartitionFact, ...]:
+        """Return what was seen on the devices."""
+        return self.observed.partitions()
+
+    def power_facts(self) -> tuple[str, str]:
+        """Return the node's power as read, and why it is not what was wanted."""
+        return self.power.state, self.power.note
