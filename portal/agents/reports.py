@@ -16,12 +16,13 @@ from portal.common.rows import Rows
 from portal.common.sql import execute, fetch, in_sql
 from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
+from portal.fleet.pools import changing_units, see_units
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
 from portal.jobs.following import hold_money
 from portal.jobs.outcomes import is_overfull, take_reports
 from portal.leases import device_cooldown, lifecycle, transitions
-from portal.leases.access import access_of
+from portal.leases.access import access_of, waiting_of
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
 from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease
@@ -53,7 +54,9 @@ def accept_report(node_id: int, report: Report) -> bool:
     take_reports(leases, said, node.features or (), now, held=held)
     _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
+    _say_waits([ls for ls in leases if _phase(said, ls) == "preparing"], said, now)
     see_partitions(node, report.partitions, now=now)
+    see_units(node, report.partitions, now=now)
     tell_of_health(see_health(node, report.health, now=now), now=now)
     see_power(node, report.power, report.power_note, now=now)
     execute(
@@ -111,7 +114,8 @@ def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Leas
         quotas.lock_lineages(leaving)
     failed = {uid for uid, entry in said.items() if entry.phase == "failed"}
     unmade = [pk for pk, uid, _team, state in rows if state == "preparing" and uid in failed]
-    hold_devices(node, report.health, also=device_cooldown.devices_of(unmade))
+    lost, back = changing_units(node, report.partitions)
+    hold_devices(node, report.health, also=[*device_cooldown.devices_of(unmade), *lost, *back])
     return transitions.lock_leases([pk for pk, _uid, _team, _state in rows])
 
 
@@ -152,6 +156,22 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
         " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s(id, uuid, access) WHERE p.id = s.id",
         [ids, uuids, access],
     )
+
+
+def _say_waits(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
+    """Keep what a node says of a lease that is not ready yet: its job in a cluster, and why that waits."""
+    told = {ls.pk: json.dumps(waiting_of(said[ls.uid])) for ls in leases if said[ls.uid].entrance}
+    if not told:
+        return
+    changed = fetch(
+        "UPDATE leases_placement p SET access = s.access::jsonb"
+        " FROM unnest(%s::bigint[], %s::text[]) AS s(lease_id, access)"
+        " WHERE p.lease_id = s.lease_id AND p.is_live AND p.access IS DISTINCT FROM s.access::jsonb"
+        " RETURNING p.lease_id",
+        [list(told), list(told.values())],
+    )
+    ids = {pk for (pk,) in changed}
+    transitions.announce([ls for ls in leases if ls.pk in ids], at=now)
 
 
 def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:

@@ -149,6 +149,9 @@ def entrance_row(lease: Lease, way: WayIn) -> Row:
         "scratch": way.scratch,
         "scratch_gib": way.scratch_gib,
         "data_sets": way.data_sets,
+        "job": way.job,
+        "host": way.host,
+        "reason": way.reason,
         "commands": commands_of(lease, way),
     }
 

@@ -128,6 +128,9 @@ class EntranceAnswer(ResponseShape):
     scratch = s.CharField(allow_blank=True, help_text="The lease's own folder on its node; it goes with it.")
     scratch_gib = s.IntegerField(allow_null=True, help_text="What it may hold; null: no limit, or unknown.")
     data_sets = s.CharField(allow_blank=True, help_text="Where the team's data sets are, to be read.")
+    job = s.CharField(allow_blank=True, help_text="Its job in the cluster; empty on a host of its own.")
+    host = s.CharField(allow_blank=True, help_text="Where the job runs; empty while it waits.")
+    reason = s.CharField(allow_blank=True, help_text="The cluster's own word for why the job waits.")
     commands = s.ListField(child=s.CharField())
 
 

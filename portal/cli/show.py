@@ -191,6 +191,9 @@ def _entrance(way: Any) -> None:
         return
     if way["is_isolated"] is False:
         output.say("This node does not keep leases apart: use only what your lease names.")
+    if way.get("job"):
+        where = f"on {way['host']}" if way["host"] else f"waits: {way['reason'] or 'unknown'}"
+        output.say(f"Job {way['job']} of the cluster, {where}")
     for command in way["commands"]:
         output.out(command)
     if way.get("scratch"):

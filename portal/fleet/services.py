@@ -19,6 +19,7 @@ from portal.common.live import NODES, publish_on_commit
 from portal.common.sql import execute, fetch
 from portal.fleet.health import settle
 from portal.fleet.models import Device, DeviceModel, Health, Mode, Node
+from portal.fleet.pools import TAKEN
 from portal.fleet.sizes import is_near, learn_sizes, told_by
 
 MOST_LEASE = 40
@@ -153,7 +154,8 @@ def learn_devices(
             device.said = said | {"profiles": told_by(fact)}
         elif fact.profiles and device.model_id == learned.model(fact).pk:
             device.profiles = learned.sizes(fact)
-        is_back = device.health == Health.MISSING
+        # A unit of a pool that others hold is listed all the same; it comes back by a report (fleet/pools.py).
+        is_back = device.health == Health.MISSING and device.health_reason != TAKEN
         if is_back:
             device.health, device.health_reason = Health.OK, ""
         device.save(

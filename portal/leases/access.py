@@ -30,7 +30,8 @@ class WayIn:
     ``cdi_dir`` is where Podman must be told to look for that name; "": it does by itself (docs/access.md).
     ``is_isolated`` says whether the node keeps other leases' devices out of it; None is unknown. ``scratch`` is the
     lease's own folder on the node, which goes with it, ``scratch_gib`` what it may hold (None: no limit), ``data_sets``
-    where the team's are.
+    where the team's are. ``job`` is its number in a cluster, ``host`` where that runs ("": it waits), ``reason`` the
+    cluster's word for why it waits.
     """
 
     runtime: str = ""
@@ -42,6 +43,9 @@ class WayIn:
     scratch: str = ""
     scratch_gib: int | None = None
     data_sets: str = ""
+    job: str = ""
+    host: str = ""
+    reason: str = ""
 
     def commands(self, lease: str) -> list[tuple[str, str]]:
         """Return what to type on the node, each with the kind of way: unit, docker, podman, file."""
@@ -52,6 +56,8 @@ class WayIn:
             found += [
                 (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE") for kind, engine in engines.items()
             ]
+        if self.job and self.host:
+            found.append(("job", f"srun --jobid={self.job} --overlap --pty bash"))
         if self.env_file:
             found.append(("file", f". {self.env_file}"))
         return found
@@ -72,6 +78,9 @@ def way_in(placements: Sequence[Placement]) -> WayIn:
                 scratch=_path(told.get("scratch")),
                 scratch_gib=_count(told.get("scratch_gib")),
                 data_sets=_path(told.get("data")),
+                job=_name(told.get("job")),
+                host=_name(told.get("host")),
+                reason=_name(told.get("reason")),
             )
     return WayIn()
 
@@ -90,6 +99,11 @@ def access_of(slot: SlotAccess, lease: LeaseReport) -> dict[str, Any]:
     """Return what is kept of how one slot is reached: of a node's words only those that may be used."""
     entrance = {word: text for word, text in lease.entrance.items() if _name(text)}
     return {"env": allowed(slot.env), "nodes": _nodes(slot.nodes), "entrance": entrance}
+
+
+def waiting_of(lease: LeaseReport) -> dict[str, Any]:
+    """Return what is kept of a lease that its node does not let its holder into yet."""
+    return {"entrance": {word: text for word, text in lease.entrance.items() if _name(text)}}
 
 
 def environment(placement: Placement) -> dict[str, str]:

@@ -26,6 +26,7 @@ from tools.bench import (
     pairs,
     placement,
     rows,
+    slurm,
     soak,
     stages,
     startup,
@@ -57,6 +58,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         forecast.measure,
     ),
     "night": ("a night of 6 × 8 simulated H100 with and without sleep: energy and waiting", night.measure),
+    "slurm": (
+        "a lease as a job of a real Slurm beside sbatch alone: submit, flood, idle agent",
+        slurm.measure,
+    ),
     "agent": (
         "one node's agent on 8 × 7 slices: a round, slow cards, ends, a second of each second",
         agent.measure,

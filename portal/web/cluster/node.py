@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from django.utils.text import capfirst
-from django.utils.translation import pgettext
+from django.utils.translation import ngettext, pgettext
 
 from portal.fleet.health import CRITICAL, DEGRADING
 from portal.fleet.health_words import code_text
-from portal.fleet.models import Health, HealthEvent, Mode, Node
+from portal.fleet.models import Device, Health, HealthEvent, Mode, Node
+from portal.fleet.pools import is_pool
 from portal.leases.models import Lease
 from portal.leases.selectors import visible_leases
 from portal.leases.states import LIVE_LEASES
@@ -89,6 +90,25 @@ def devices_of(node: Node, *, is_operator: bool) -> list[DeviceRow]:
         )
         for row in node.devices.select_related("model").order_by("index")
     ]
+
+
+def pool_text(node: Node, devices: Sequence[Device]) -> str:
+    """Return what a pool of a cluster is, "" for a host of its own."""
+    if not is_pool(node) or not devices:
+        return ""
+    lacking = sum(device.health == Health.MISSING for device in devices)
+    said = ngettext(
+        "%(n)d unit of %(model)s. The cluster decides on which host a lease runs.",
+        "%(n)d interchangeable units of %(model)s. The cluster decides on which hosts a lease runs.",
+        len(devices),
+    ) % {"n": len(devices), "model": devices[0].model.name}
+    if not lacking:
+        return said
+    return f"{said} " + ngettext(
+        "%(n)d of them cannot be had now: another job holds it, or its host is out of service.",
+        "%(n)d of them cannot be had now: other jobs hold them, or their hosts are out of service.",
+        lacking,
+    ) % {"n": lacking}
 
 
 def _known_reason(events: Sequence[HealthEvent]) -> str:

@@ -13,7 +13,7 @@ from portal.fleet.pauses import pauses_on
 from portal.web.access import rights_of
 from portal.web.cluster.forms import MapFilter
 from portal.web.cluster.map import as_json, fleet_view, narrowed
-from portal.web.cluster.node import devices_of, facts_of, leases_on
+from portal.web.cluster.node import devices_of, facts_of, leases_on, pool_text
 from portal.web.cluster.rows import capacity_of, table_of, teams_of
 from portal.web.nodes.forms import CordonForm
 from portal.web.nodes.health import QuarantineForm, can_quarantine, event_rows, refusals_of
@@ -67,6 +67,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "rows": table_of(fleet),
         "teams": teams_of(fleet),
         "devices": devices_of(row, is_operator=rights.is_operator),
+        "pool": pool_text(row, devices),
         "silent_text": silent_devices_text(devices),
         "events": event_rows(row, is_operator=rights.is_operator),
         "refusals": refusals_of(devices) if rights.is_operator else [],

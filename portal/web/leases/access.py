@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext_lazy
 
 from nodeagent.protocol.variables import export_lines
-from portal.leases.access import device_nodes, way_in, whole_environment
+from portal.leases.access import WayIn, device_nodes, way_in, whole_environment
 from portal.leases.models import Placement
 from portal.web.figures import memory
 
@@ -16,6 +16,7 @@ _LABELS = {
     "unit": gettext_lazy("A shell inside the lease"),
     "docker": gettext_lazy("A container with Docker"),
     "podman": gettext_lazy("A container with Podman"),
+    "job": gettext_lazy("A shell inside its job, on a login host of the cluster"),
     "file": gettext_lazy("Its environment, in your shell"),
 }
 
@@ -75,6 +76,12 @@ class WaysIn:
     def is_set(self) -> bool:
         """Say whether a command brings the environment along."""
         return bool(self.commands)
+
+
+def cluster_job(placements: Sequence[Placement]) -> WayIn | None:
+    """Return the job that a lease is in a cluster, and why that waits; None for one of a host's own devices."""
+    way = way_in(placements)
+    return way if way.job or way.reason else None
 
 
 def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> WaysIn | None:

@@ -39,7 +39,7 @@ from portal.web.access import rights_of
 from portal.web.energy_figures import shown_energy
 from portal.web.figures import duration_text, money
 from portal.web.idle.page import idle_card
-from portal.web.leases.access import device_views, entrance
+from portal.web.leases.access import cluster_job, device_views, entrance
 from portal.web.leases.apps import leads_to_apps
 from portal.web.leases.receipt import quoted_micro, receipt_of
 from portal.web.leases.rows import LeaseRow, lease_rows
@@ -103,6 +103,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "entrance": entrance(placements, gang_environment(lease, all_parts))
         if may_see_access(rights, lease) and not is_over
         else None,
+        "cluster": cluster_job(placements),
         "may_see_access": may_see_access(rights, lease),
         "has_terminal": why_no_terminal(lease, rights.user) is None,
         "may_watch": may_watch(lease, rights.user),
