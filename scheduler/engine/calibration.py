@@ -33,7 +33,7 @@ LEAST = 25.0  # so many samples' worth, or what is farther is looked at as well
 FLOOR_S = 60.0  # waits below are alike: a turn's pace, not the queue's
 # How far one outcome moves the logarithm of a factor, from which number of forecasts made meanwhile on by less, and
 # how far all together.
-STEP, MEANWHILE, MOST_MOVED = 0.08, 30.0, 2.0
+STEP, MEANWHILE, MOST_MOVED = 0.11, 60.0, 2.0
 LEAST_APART = 10  # with fewer episodes to learn from, the window is at least as wide as without a record
 # What a forecast is worth without a record: half come within it, nine of ten within four times as long and ten
 # minutes, less where it is said to be long: from WIDE_LONG_S on sums of many lengths even out.
