@@ -160,7 +160,7 @@ def test_pages_and_api_tell_what_was_promised(world: World, client: Client) -> N
     request = promised(world)
     client.force_login(world.user("bob"))
     page = client.get(f"/requests/{request.uid}/").content.decode()
-    assert "Promised start, at the latest" in page
+    assert "Start promised by" in page
     record = client.get("/forecasts/").content.decode()
     assert "Promised starts" in record
     assert "March 2026" in record
