@@ -119,6 +119,7 @@ def line_row(line: LineView, currency: str) -> Row:
         "adjusts": line.late_for or None,
         "note": line.note.uid if line.note else None,
         "minimum": money(line.minimum_micro or None, currency),
+        "labels": line.labels or [],
         "external": (
             {
                 "source_name": line.external.source,

@@ -236,6 +236,15 @@ class ExternalAnswer(ResponseShape):
     ends_at = s.DateTimeField()
 
 
+class LineLabelAnswer(ResponseShape):
+    """What a part of a line is filed under; `share_milli_seconds` is how much of it, 0 for external usage."""
+
+    cost_centre = s.CharField(allow_blank=True, help_text="Empty: that of the team.")
+    project = s.CharField(allow_blank=True, help_text="Its code.")
+    tags = s.DictField(child=s.CharField())
+    share_milli_seconds = s.IntegerField()
+
+
 class LineAnswer(ResponseShape):
     """One line: a person, a flavor and a price."""
 
@@ -255,6 +264,7 @@ class LineAnswer(ResponseShape):
     )
     note = s.CharField(allow_null=True, help_text="The id of the credit or debit note that the line bills.")
     minimum = Money(allow_null=True, help_text="The minimum charge that each of its leases came to.")
+    labels = LineLabelAnswer(many=True, help_text="Empty in months that were closed before lines held them.")
     external = ExternalAnswer(allow_null=True, help_text="What the line bills of devices outside Berth.")
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from portal.billing.checklist import UNLIKE_EVENTS
 from portal.billing.conservation import capacity_faults
+from portal.billing.line_labels import lines_labelled_otherwise
 from portal.billing.models import (
     BillingPeriod,
     ExternalUsage,
@@ -77,6 +78,11 @@ def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
             "chain_is_whole",
             "No invoice or line was changed since it was issued: the digests hang together.",
             lambda: [str(number) for (number,) in fetch(_BROKEN_CHAIN, [period.pk])],
+        ),
+        (
+            "labels_are_of_usage",
+            "Lines are filed under what their usage is filed under: cost centre, project and tags.",
+            lambda: lines_labelled_otherwise(period),
         ),
         (
             "capacity_adds_up",

@@ -13,6 +13,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.billing.checklist import close_items
 from portal.billing.external_lines import external_usage, line_of_external
+from portal.billing.line_labels import labels_of_totals
 from portal.billing.metering import meter_all
 from portal.billing.models import (
     BillingPeriod,
@@ -121,6 +122,7 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
     outside: dict[tuple[str, str], list[ExternalUsage]] = defaultdict(list)
     for row in external_usage(period, is_drafted=True):
         outside[row.team.slug, row.currency].append(row)
+    filed = labels_of_totals(period)
     drafts, numbered = [], 0
     for slug, unit in sorted(totals.keys() | notes.keys() | outside.keys()):
         own, corrections, external = totals[slug, unit], notes[slug, unit], outside[slug, unit]
@@ -149,6 +151,7 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
                 share_milli_seconds=view.share_milli_seconds,
                 amount_micro=view.amount_micro,
                 late_for=total.late_for,
+                labels=filed.get(total.pk),
             )
             for view, total in rated
         )

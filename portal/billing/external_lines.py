@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db.models import QuerySet, Sum
 
+from portal.billing.line_labels import labels_of_external
 from portal.billing.models import BillingPeriod, ExternalUsage, Invoice, InvoiceLine
 from portal.teams.models import Team
 
@@ -56,4 +57,5 @@ def line_of_external(row: ExternalUsage, invoice: Invoice, position: int) -> Inv
         seconds=0,
         share_milli_seconds=0,
         amount_micro=row.amount_micro,
+        labels=labels_of_external(row),
     )

@@ -127,6 +127,8 @@ class Invoice(models.Model):
 class InvoiceLine(models.Model):
     """One flavor, person and price of an invoice; names and rate are copied, the amount rounded once.
 
+    ``labels`` is what its usage is filed under, with how much of it; None for nothing, and in months that were closed
+    before lines held labels.
     ``late_for`` makes it an adjustment: its usage belongs to that earlier month, which was closed already. The line of
     a credit or debit note has no usage: its amount is that of its ``note``, its names are those of the corrected line.
     """
@@ -142,6 +144,7 @@ class InvoiceLine(models.Model):
     share_milli_seconds = models.BigIntegerField()
     amount_micro = models.BigIntegerField()
     late_for = models.ForeignKey(BillingPeriod, null=True, on_delete=models.PROTECT, related_name="+")
+    labels = models.JSONField(null=True)
 
     class Meta:
         ordering = ["position"]

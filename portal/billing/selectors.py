@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import QuerySet, Sum
 
 from portal.billing.external_lines import external_person, external_sums, external_usage
+from portal.billing.line_labels import LineLabels, labels_of_external, labels_of_totals
 from portal.billing.metering import (
     Piece,
     active_intervals,
@@ -69,6 +70,7 @@ class LineView:
 
     ``late_for`` is the earlier month, as "2026-10", that an adjustment or a note belongs to; "" for usage of its own
     month. ``note`` is the credit or debit note that it bills, ``external`` the usage of devices outside Berth.
+    ``labels`` is what it is filed under, as ``InvoiceLine.labels`` has it, None for nothing.
     ``minimum_micro`` is the minimum charge that its leases came to, each by itself; 0 where they cost their time.
     """
 
@@ -86,6 +88,7 @@ class LineView:
     note: InvoiceNote | None = None
     external: ExternalUsage | None = None
     minimum_micro: int = 0
+    labels: LineLabels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,7 @@ def external_line(position: int, row: ExternalUsage) -> LineView:
         amount_micro=row.amount_micro,
         key=f"external-{row.pk}",
         external=row,
+        labels=labels_of_external(row),
     )
 
 
@@ -322,6 +326,7 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
                 note=getattr(line, "note", None),
                 external=getattr(line, "external", None),
                 minimum_micro=by_line.get(line.pk, 0),
+                labels=line.labels,
             )
             for line in invoice.lines.select_related(
                 "late_for", "note__line__invoice__period", "external__book"
@@ -330,8 +335,9 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
         return InvoiceView(
             invoice, team, period, invoice.currency, rows, invoice.total_micro, [], is_draft=False
         )
+    filed = labels_of_totals(period, [team.pk])
     lines = [
-        replace(line, minimum_micro=raised.get(line_of(total), 0))
+        replace(line, minimum_micro=raised.get(line_of(total), 0), labels=filed.get(total.pk))
         for line, total in draft_lines(_totals(team, period))
     ]
     notes = draft_notes(period, [team.pk])

@@ -21,7 +21,7 @@ from portal.web.invoices.csv_file import invoice_csv
 from portal.web.invoices.forms import InvoiceFilter
 from portal.web.invoices.lists import board
 from portal.web.invoices.months import all_months, named
-from portal.web.invoices.rows import bill, gpu_seconds, micro_text, usage_rows
+from portal.web.invoices.rows import bill, filed_rows, gpu_seconds, micro_text, usage_rows
 
 PER_PAGE = 50
 
@@ -80,6 +80,7 @@ def line(request: HttpRequest, slug: str, month: str, key: str) -> HttpResponse:
         "can_correct": not context["view"].is_draft and rights_of(request).is_finance,
         "page": part,
         "usage": usage_rows(list(part.object_list)),
+        "filed": filed_rows(rated.labels or []),
         "seconds": rated.seconds,
         "gpu_seconds": gpu_seconds(rated.share_milli_seconds),
         "gpu_hours": found.gpu_hours,

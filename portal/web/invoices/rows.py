@@ -12,6 +12,7 @@ from fractions import Fraction
 from django.db.models import QuerySet, Sum
 
 from portal.billing.external_lines import external_sums
+from portal.billing.line_labels import LineLabels
 from portal.billing.metering import events_by_lease
 from portal.billing.models import (
     BillingPeriod,
@@ -28,6 +29,7 @@ from portal.catalog.selectors import shown_names
 from portal.common.moments import span
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import LeaseState
+from portal.teams.labels import tags_text
 from portal.teams.models import Team
 from portal.web.discounts import discount_label
 from portal.web.figures import gpus, money
@@ -83,6 +85,16 @@ class TeamInvoice:
     accruing: list[AccruingLease]
     accruing_total: Decimal | None
     expected: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class FiledRow:
+    """What a part of a line is filed under; ``cost_centre`` "" is that of the team."""
+
+    cost_centre: str
+    project: str
+    tags: str
+    gpu_hours: Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,15 @@ def usage_rows(records: Sequence[UsageRecord]) -> list[UsageRow]:
     leases = list({record.lease_id: record.lease for record in records}.values())
     events = events_by_lease(leases)
     return [_usage(record, events[record.lease_id]) for record in records]
+
+
+def filed_rows(labels: LineLabels) -> list[FiledRow]:
+    """Return what the parts of a line are filed under; the GPU-hours of the parts add up as printed."""
+    hours = gpu_hours([label["share_milli_seconds"] for label in labels])
+    return [
+        FiledRow(label["cost_centre"], label["project"], tags_text(label["tags"]), spent)
+        for label, spent in zip(labels, hours, strict=True)
+    ]
 
 
 def micro_text(exact: Fraction) -> Decimal:
