@@ -12,7 +12,7 @@ from portal.cli import formatting, output
 from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(
-    help="See what fires and why, acknowledge and silence it, and set the rules. Operators; team admins list and\n"
+    help="See what fires and why, acknowledge and silence it, and set the rules. Operators; team admins list and "
     "acknowledge what is about their teams.", no_args_is_help=True, rich_markup_mode=None,
 )  # fmt: skip
 RuleId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As “berth alert rules” shows it.")]
