@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -186,7 +187,9 @@ async def test_openssh_and_rsync_of_this_host_bring_files_in_and_out(tmp_path: P
         said, _ = await asyncio.wait_for(process.communicate(), 30)
         return process.returncode, said.decode()
 
-    proxy = f"{sys.executable} -I {tmp_path}/proxy.py {tmp_path}/s"
+    proxy = tmp_path / "proxy"  # one word for rsync, ssh and the shell, wherever the interpreter is
+    proxy.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {tmp_path}/proxy.py {tmp_path}/s\n")
+    proxy.chmod(0o755)
     ssh = [
         "ssh", "-F", "none", "-i", str(key), "-l", "berth", "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
         "-o", f"UserKnownHostsFile={tmp_path}/known", "-o", "StrictHostKeyChecking=yes", "-o",
