@@ -264,6 +264,7 @@ def test_a_refresh_takes_nothing_from_whoever_types_reads_or_looks(stage):
     assert not page.evaluate("Boolean(window.blinked)")
 
 
+@pytest.mark.deep
 def test_a_subscription_that_could_not_be_looked_up_is_made_again(stage):
     stage.say(type="error", code="unavailable", detail="The database does not answer.")
 
@@ -271,6 +272,7 @@ def test_a_subscription_that_could_not_be_looked_up_is_made_again(stage):
     assert set(stage.said[-1]["topics"]) == {"me", "lease:L1", "fleet"}
 
 
+@pytest.mark.deep
 def test_a_page_whose_object_lives_elsewhere_now_says_so_and_moves_on(stage):
     stage.leads_to = "/quote/"
 
@@ -281,6 +283,7 @@ def test_a_page_whose_object_lives_elsewhere_now_says_so_and_moves_on(stage):
     stage.until(lambda: stage.page.url == f"{ORIGIN}/quote/")
 
 
+@pytest.mark.deep
 def test_a_page_that_is_in_use_stays_and_offers_the_way_on(stage):
     stage.leads_to = "/quote/"
     stage.page.locator("#note").press_sequentially("why")
@@ -294,6 +297,7 @@ def test_a_page_that_is_in_use_stays_and_offers_the_way_on(stage):
     assert stage.page.locator("#note").input_value() == "why"
 
 
+@pytest.mark.deep
 def test_a_touch_during_the_moment_keeps_the_page(stage):
     stage.leads_to = "/quote/"
     stage.subscribed()

@@ -100,6 +100,7 @@ class Walk:
         return self.now
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_gangs_live_whole_and_nothing_is_left_over(world: World, seed: int) -> None:
     make_node("gpu-02", H100, 8, ("exclusive", "mig"), now=world.now)

@@ -102,6 +102,7 @@ def objects(world: World, shared: Shared) -> dict[str, str]:
     return shared(lambda: scene(world))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("form", FORMS, ids=[path for _who, path, *_ in FORMS])
 def test_a_field_with_nonsense_is_refused_or_taken_but_never_breaks(
     form: tuple[str, str, dict[str, Any], dict[str, str]], objects: dict[str, str], signed_in: Any
