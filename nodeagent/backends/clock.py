@@ -7,19 +7,24 @@ from the last instant that was noted before.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.host.files import put
+
 NOTED_EVERY_NS: Final = 60 * 1_000_000_000
+
+
+class LostPoolError(Exception):
+    """The file that says which pool this is was damaged; its message says what to do."""
 
 
 class PoolClock:
     """Nanoseconds that only grow; ``pool_id`` is who this agent is to the cluster, for as long as its folder lives.
 
-    Raises OSError where the folder cannot be written.
+    Raises OSError where the folder cannot be written, LostPoolError where it cannot be told which pool this was.
     """
 
     def __init__(
@@ -56,19 +61,22 @@ class PoolClock:
             "at": self._noted_at,
             "wall": self._wall(),
         }
-        draft = self._file.with_suffix(".tmp")
-        draft.write_text(json.dumps(row), encoding="ascii")
-        os.replace(draft, self._file)
+        put(self._file, json.dumps(row), mode=0o600)
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """Return what was noted, nothing where no agent lived here before; raises LostPoolError, OSError."""
     try:
         row = json.loads(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        if isinstance(row["pool_id"], str) and all(
+            type(row[name]) is int for name in ("offset", "at", "wall")
+        ):
+            return dict(row)
+    except FileNotFoundError:
         return {}
-    numbers = (
-        all(type(row.get(name)) is int for name in ("offset", "at", "wall"))
-        if isinstance(row, dict)
-        else False
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise LostPoolError(
+        f"{file} cannot be read, so the jobs of this pool would be taken for somebody else's: bring it back from a"
+        " backup, or end the jobs whose comment is the old pool and remove the file"
     )
-    return row if numbers and isinstance(row.get("pool_id"), str) else {}

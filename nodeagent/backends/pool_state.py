@@ -46,7 +46,7 @@ class PoolState(ReportedLeases):
         """Read the journal. What was submitted in an earlier life is adopted by its name at the first look."""
         # The jobs outlive the host of their agent, so the pool is the boot that all of it belongs to.
         super().__init__(node, Ledger(journal, pool_id, backend.name))
-        self.driver = backend_identity(backend, pool_id)
+        self.driver = BackendIdentity(backend.name, backend.version, pool_id)
         self._backend = backend
         self._patience_ns = patience_s * NS
         held = [place.slot.device for record in self.lease_records.values() for place in record.places]
@@ -171,11 +171,6 @@ class BackendIdentity:
     def boot_id(self) -> str:
         """Return the pool: its jobs outlive every boot of the agent's host."""
         return self.pool_id
-
-
-def backend_identity(backend: Backend, pool_id: str) -> BackendIdentity:
-    """Return how a back end is named to the portal."""
-    return BackendIdentity(backend.name, backend.version, pool_id)
 
 
 def may_exist(record: LeaseRecord) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.backends.base import Backend, BackendAwayError, BackendRefusedError, PoolFacts
-from nodeagent.backends.clock import PoolClock
+from nodeagent.backends.clock import LostPoolError, PoolClock
 from nodeagent.backends.leases import PoolLeases
 from nodeagent.backends.slurm.backend import SlurmBackend
 from nodeagent.backends.slurm.commands import SlurmCommands, quiet_environment
@@ -26,6 +26,7 @@ from nodeagent.drivers import registry
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.waiting import Patience
 from nodeagent.host.clock import boot_clock
+from nodeagent.host.files import put
 from nodeagent.host.shell import HostShell
 from nodeagent.link.agent import Agent
 from nodeagent.link.exporter import MetricsExporter
@@ -127,7 +128,10 @@ def count(backend: Backend) -> PoolFacts:
 def live(options: argparse.Namespace, state: Path, dialling: Dialling, patience: Patience) -> bool:
     """Work until a signal (False), or until the pool has more units than when this life began (True)."""
     wait_s = wait_s_of(options)
-    clock = PoolClock(state / "pool.json", registry.host_boot_id(), boot_clock, time.time_ns)
+    try:
+        clock = PoolClock(state / "pool.json", registry.host_boot_id(), boot_clock, time.time_ns)
+    except LostPoolError as no:
+        raise UsageError(str(no)) from no
     backend = open_slurm(options, clock.pool_id)
     units = _units(backend, state / "pool-facts.json")
     journal = Journal(state / "journal.jsonl")
@@ -159,7 +163,7 @@ def _units(backend: SlurmBackend, file: Path) -> int:
             pass  # nothing is known of it: say why it could not be read
         raise
     row = {"cluster": backend.cluster, "units": facts.units, "most_on_one": facts.most_on_one}
-    file.write_text(json.dumps(row), encoding="ascii")
+    put(file, json.dumps(row), mode=0o600)
     return facts.units
 
 

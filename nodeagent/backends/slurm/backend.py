@@ -192,8 +192,10 @@ class SlurmBackend:
                 raise BackendAwayError(f"squeue answers with something that cannot be read: {text[:80]!r}")
             found += [self._job(row) for row in jobs if row[1] in part]
         found += self._remembered(set(asked) - {job.name for job in found}) if len(found) < len(asked) else []
-        running = {job.job for job in found if job.phase in (RUNNING, ENDING)}
-        self._checked = {job: places for job, places in self._checked.items() if job in running}
+        for job in found:  # of those looked for: what is known of others is not read back anew
+            if job.phase not in (RUNNING, ENDING, UNKNOWN):
+                self._checked.pop(job.job, None)
+                self._asked.discard(job.job)
         return tuple(found)
 
     def extend(self, job: str, ends_in_s: int) -> None:

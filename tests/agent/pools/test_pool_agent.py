@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli
-from nodeagent.backends.clock import PoolClock
+from nodeagent.backends.clock import LostPoolError, PoolClock
 from nodeagent.backends.leases import PoolLeases
 from nodeagent.backends.worker import PoolWorker
 from nodeagent.commands.pools import settings_of
@@ -80,8 +80,16 @@ def test_time_goes_on_over_restarts_of_the_host(tmp_path: Path) -> None:
 
     assert [first(), again(), later()] == [500 * NS, 600 * NS, 900 * NS]
     assert first.pool_id == again.pool_id == later.pool_id
-    file.write_text("torn")
-    assert PoolClock(file, "boot-3", lambda: 1, lambda: 1).pool_id != first.pool_id
+
+
+@pytest.mark.parametrize("text", ["", "torn", "[]", '{"pool_id": "p00l"}'])
+def test_pool_whose_file_is_damaged_does_not_become_another_one(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "pool.json"
+    file.write_text(text)
+
+    with pytest.raises(LostPoolError, match="bring it back"):
+        PoolClock(file, "boot-1", lambda: 1, lambda: 1)
+    assert file.read_text() == text
 
 
 async def test_lease_of_a_portal_becomes_a_job_and_ends_with_it(tmp_path: Path) -> None:

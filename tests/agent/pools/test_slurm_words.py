@@ -184,6 +184,22 @@ def test_pool_is_counted_and_says_what_is_wrong_with_it() -> None:
     assert "n2 is down* (power supply)" in notes["hosts_away"]
 
 
+def test_what_a_job_was_given_is_read_back_once_whatever_else_is_looked_for() -> None:
+    columns = "RUNNING|None|bob|gpu=1|n1|100|200|p00l|"
+    script = Script(squeue=f"1|berth-l1-g1|{columns}\n2|berth-l2-g1|{columns}\n", scontrol=DETAIL)
+    cluster = backend(script)
+
+    for names in (["berth-l1-g1", "berth-l2-g1"], ["berth-l1-g1"], ["berth-l1-g1", "berth-l2-g1"]):
+        assert {job.units for job in cluster.observe(names)} == {11}
+    assert sum("show" in words for words in script.asked) == 2
+
+    script.answers["squeue"] = f"1|berth-l1-g1|{columns.replace('RUNNING', 'CANCELLED')}\n"
+    cluster.observe(["berth-l1-g1"])
+    script.answers["squeue"] = f"1|berth-l1-g1|{columns}\n"
+    cluster.observe(["berth-l1-g1"])
+    assert sum("show" in words for words in script.asked) == 3
+
+
 def test_job_that_the_controller_forgot_is_looked_up_in_accounting() -> None:
     script = Script(
         squeue="", sacct="12|berth-l1-g1|CANCELLED by 1001|bob|100|160|p00l\n13|other|RUNNING|x|1|Unknown|\n"
