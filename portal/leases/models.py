@@ -13,7 +13,7 @@ from portal.fleet.models import Node
 from portal.leases.models_approvals import ApprovalStep
 from portal.leases.models_labels import RequestLabels
 from portal.leases.models_placements import Placement, SharedHost
-from portal.leases.models_promises import PromiseOutcome, StartPromise
+from portal.leases.models_starts import PromiseOutcome, StartForecast, StartPromise
 from portal.leases.models_templates import RequestTemplate
 from portal.leases.models_workshops import Workshop, WorkshopSeat
 from portal.leases.states import (
@@ -256,29 +256,6 @@ class Reservation(models.Model):
 
     def __str__(self) -> str:
         return self.uid
-
-
-class StartForecast(models.Model):
-    """The first start that was shown to a waiting request, kept to be compared with what came."""
-
-    request = models.ForeignKey(LeaseRequest, on_delete=models.CASCADE, related_name="forecasts")
-    queued_at = models.DateTimeField()
-    made_at = models.DateTimeField()
-    p50_at = models.DateTimeField()
-    p90_at = models.DateTimeField()
-    raw_s = models.PositiveIntegerField(default=0)
-    started_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        ordering = ["-made_at", "-id"]
-        indexes = [models.Index(fields=["-made_at"], name="forecast_by_time")]
-        constraints = [
-            models.UniqueConstraint(fields=["request", "queued_at"], name="forecast_once_per_wait"),
-            models.CheckConstraint(condition=Q(p90_at__gte=F("p50_at")), name="forecast_in_order"),
-        ]
-
-    def __str__(self) -> str:
-        return f"forecast for {self.request_id}"
 
 
 class RequestEvent(models.Model):
