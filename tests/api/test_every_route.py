@@ -11,7 +11,8 @@ from django.urls import URLPattern, URLResolver
 
 from portal.api.urls import v1
 from tests.api.fingerprint import fingerprint
-from tests.api.routes import MISSING, ROUTES, WRITES
+from tests.api.missing import MISSING
+from tests.api.routes import ROUTES, WRITES
 from tests.api.scene import scene
 from tests.portal.builders import World, build_world
 from tests.portal.shared import Shared

@@ -11,7 +11,8 @@ import pytest
 from django.db import transaction
 from django.test import Client
 
-from tests.api.routes import MISSING, ROUTES, Route
+from tests.api.missing import MISSING
+from tests.api.routes import ROUTES, Route
 from tests.api.scene import scene
 from tests.api.test_nonsense import _called, _properties
 from tests.hostile import nasty
