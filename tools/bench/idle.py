@@ -6,14 +6,12 @@ this process, PostgreSQL's included; beside it its CPU time and the queries.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
+
+from tools.bench.own_database import measured_apart, print_measured
 
 NODES = {"a100-80gb": 16, "h100-80gb": 40}
 TEAMS, HOURS = 20, 6
@@ -25,31 +23,7 @@ SELECT l.id, date_trunc('minute', %s::timestamptz) - n * interval '1 minute', 60
 
 
 def measure() -> dict[str, Any]:
-    from tools.bench import stack
-
-    with stack.running(is_demo=False) as here:
-        command = [sys.executable, "-m", "tools.bench.idle"]
-        made = subprocess.run(
-            command, cwd=stack.ROOT, env=here.environment(), stdout=subprocess.PIPE, text=True, check=True
-        )
-    found: dict[str, Any] = json.loads(made.stdout)
-    return found
-
-
-def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-    import django
-
-    django.setup()
-    from django.test.runner import DiscoverRunner
-
-    runner = DiscoverRunner(verbosity=0, interactive=False)
-    old = runner.setup_databases()
-    try:
-        found = _sweeps()
-    finally:
-        runner.teardown_databases(old)
-    json.dump(found, sys.stdout)
+    return measured_apart("tools.bench.idle")
 
 
 def _sweeps() -> dict[str, Any]:
@@ -92,4 +66,4 @@ def _timed(run: Callable[[], int]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    print_measured(_sweeps)

@@ -6,16 +6,14 @@ this process and of PostgreSQL's; the minute is then told again in another order
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from tools.bench.own_database import measured_apart, print_measured
 
 SLICES, PER_NODE, ROUNDS = 10_000, 8, 5
 _COLUMNS = (
@@ -25,31 +23,7 @@ _COLUMNS = (
 
 
 def measure() -> dict[str, Any]:
-    from tools.bench import stack
-
-    with stack.running(is_demo=False) as here:
-        command = [sys.executable, "-m", "tools.bench.minutes"]
-        made = subprocess.run(
-            command, cwd=stack.ROOT, env=here.environment(), stdout=subprocess.PIPE, text=True, check=True
-        )
-    found: dict[str, Any] = json.loads(made.stdout)
-    return found
-
-
-def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-    import django
-
-    django.setup()
-    from django.test.runner import DiscoverRunner
-
-    runner = DiscoverRunner(verbosity=0, interactive=False)
-    old = runner.setup_databases()
-    try:
-        found = _minutes()
-    finally:
-        runner.teardown_databases(old)
-    json.dump(found, sys.stdout)
+    return measured_apart("tools.bench.minutes")
 
 
 def _minutes() -> dict[str, Any]:
@@ -122,4 +96,4 @@ def _cpu(run: Callable[[], Any], backend: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    print_measured(_minutes)

@@ -6,15 +6,15 @@ BENCH_TEAMS say how much there is. Wall-clock time, PostgreSQL's included.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
+
+from tools.bench.own_database import measured_apart, print_measured
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "100000"))
 TEAMS = int(os.environ.get("BENCH_TEAMS", "500"))
@@ -25,33 +25,7 @@ SUM = "SELECT team_id, micro_per_hour, sum(share_milli_seconds) FROM billing_usa
 
 
 def measure() -> dict[str, Any]:
-    import subprocess
-
-    from tools.bench import stack
-
-    with stack.running(is_demo=False) as here:
-        command = [sys.executable, "-m", "tools.bench.money"]
-        made = subprocess.run(
-            command, cwd=stack.ROOT, env=here.environment(), stdout=subprocess.PIPE, text=True, check=True
-        )
-    found: dict[str, Any] = json.loads(made.stdout)
-    return found
-
-
-def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-    import django
-
-    django.setup()
-    from django.test.runner import DiscoverRunner
-
-    runner = DiscoverRunner(verbosity=0, interactive=False)
-    old = runner.setup_databases()
-    try:
-        found = _measured()
-    finally:
-        runner.teardown_databases(old)
-    json.dump(found, sys.stdout)
+    return measured_apart("tools.bench.money")
 
 
 def _measured() -> dict[str, Any]:
@@ -244,4 +218,4 @@ def _memory_mib() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    print_measured(_measured)

@@ -8,7 +8,6 @@ the least CPU time of the process, which other work on the machine hardly change
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import secrets
@@ -20,6 +19,8 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from threading import Thread
 from typing import Any
+
+from tools.bench.own_database import measured_apart, print_measured
 
 LEASES = int(os.environ.get("BENCH_LEASES", "100000"))
 ONLY = os.environ.get("BENCH_ONLY", "")  # a word that names of pages must have, while working on one
@@ -96,31 +97,8 @@ LISTS: dict[str, tuple[str, ...]] = {
 
 
 def measure() -> dict[str, Any]:
-    from tools.bench import stack
-
-    with stack.running(is_demo=False) as here:
-        command = [sys.executable, "-m", "tools.bench.pages"]
-        # The web process has to know this one's sessions.
-        env = here.environment() | {"BERTH_SECRET_KEY": secrets.token_hex(48)}
-        made = subprocess.run(command, cwd=stack.ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(made.stdout)
-    return found
-
-
-def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-    import django
-
-    django.setup()
-    from django.test.runner import DiscoverRunner
-
-    runner = DiscoverRunner(verbosity=0, interactive=False)
-    old = runner.setup_databases()
-    try:
-        found = _measured()
-    finally:
-        runner.teardown_databases(old)
-    json.dump(found, sys.stdout)
+    # The web process has to know this one's sessions.
+    return measured_apart("tools.bench.pages", {"BERTH_SECRET_KEY": secrets.token_hex(48)})
 
 
 def _measured() -> dict[str, Any]:
@@ -393,4 +371,4 @@ def _first_visit(port: int, cookie: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    print_measured(_measured)
