@@ -1,4 +1,4 @@
-"""The whole of Berth as `make up` runs it, in a temporary folder. Two starts: one stopped, one killed."""
+"""The whole of Berth as `make up` runs it, in a temporary folder. Two starts in one test: one stopped, one killed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Running:
         return left
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def room() -> Iterator[Path]:
     """A folder with a space in its name, longer than a socket name may be, that `nobody` can enter."""
     with tempfile.TemporaryDirectory(prefix="berth stack ") as name:
@@ -123,7 +123,7 @@ def page(url: str) -> int:
         return int(answer.status)
 
 
-def test_one_command_starts_everything_keeps_it_up_and_leaves_nothing(start: Callable[[], Running]) -> None:
+def test_one_command_starts_everything_twice_keeps_it_up_and_leaves_nothing(start: Callable[[], Running]) -> None:
     stack = start()
     stack.is_up()
 
@@ -151,10 +151,7 @@ def test_one_command_starts_everything_keeps_it_up_and_leaves_nothing(start: Cal
     assert stack.said.rstrip().endswith("Stopped")
     assert stack.processes() == []
 
-
-def test_a_second_start_reuses_the_data_and_a_killed_supervisor_leaves_nobody(
-    start: Callable[[], Running],
-) -> None:
+    # The second start finds the data of the first: the two are one test, whichever process runs it.
     stack = start()
     stack.is_up()
 
