@@ -7,7 +7,18 @@ import pytest
 
 from scheduler.replay import openb
 from tools.bench import curve
-from tools.bench.engine import Bounds, TargetRow, forecast_parts, most, part_of, placement_parts, queue_parts
+from tools.bench.engine import (
+    STARTS,
+    STARTS_WANTED,
+    Bounds,
+    TargetRow,
+    forecast_parts,
+    most,
+    part_of,
+    placement_parts,
+    queue_parts,
+    starts_of_all,
+)
 
 
 def test_a_row_says_whether_its_figure_is_what_it_must_be() -> None:
@@ -18,6 +29,19 @@ def test_a_row_says_whether_its_figure_is_what_it_must_be() -> None:
     assert TargetRow("share", 0.93, Bounds(0.88, 0.92)).told()["met"] == "NO"
     assert TargetRow("share", None, Bounds(0.88, 0.92)).told()["met"] == "NO"
     assert "met" not in TargetRow("wait", 5.0).told()
+
+
+def test_forecasts_of_all_runs_count_by_their_number() -> None:
+    rows = [
+        TargetRow(STARTS + "a", 0.80, STARTS_WANTED, beside={"samples": 100}),
+        TargetRow(STARTS + "b", 0.95, STARTS_WANTED, beside={"samples": 300}),
+        TargetRow(STARTS + "nobody waited", None, STARTS_WANTED, beside={"samples": 0}),
+        TargetRow("mean wait s, a", 5.0),
+    ]
+
+    assert starts_of_all(rows) == TargetRow(
+        STARTS + "all runs", 0.9125, STARTS_WANTED, STARTS_WANTED, {"samples": 400}
+    )
 
 
 def test_without_traces_only_the_samples_are_played() -> None:

@@ -37,6 +37,7 @@ NO_ESTIMATES = ("--estimates", "none")
 # As published, and as a second simulator says.
 FIFO, SJF = 24_397.49, 2_113.65
 EVERY = 10  # every so many-th who has to wait in a whole week is forecast
+STARTS = "starts before P90, "
 # Whole weeks in overload take a quarter of an hour each: every eighth job on an eighth of 48 and of 40 nodes instead.
 PART, PART_NODES = 8, (6, 5)
 
@@ -56,6 +57,7 @@ class Bounds(NamedTuple):
 
 
 FREE = Bounds()  # nothing is asked of the figure
+STARTS_WANTED = Bounds(0.88, 0.92)
 
 
 def most(value: float) -> Bounds:
@@ -240,9 +242,9 @@ def forecasted(
         found = _run(forecast, played, nodes, "--installed", "--consent", consent, "--every", str(every))
     keys = ("share_before_p50", "samples", "certain", "median_width_s", "cpu_s")
     beside = {key: found.get(key) for key in keys}
-    must = Bounds(0.88, 0.92)
+    must = STARTS_WANTED
     return [
-        TargetRow(f"starts before P90, {name}", found["share_before_p90"], must, must, beside),
+        TargetRow(STARTS + name, found["share_before_p90"], must, must, beside),
         TargetRow(
             f"mean wait s, {name}", found["mean_wait_s"], beside=_of(found, "p99_wait_s", "p999_wait_s")
         ),
@@ -286,9 +288,18 @@ def measure() -> dict[str, Any]:
         of_openb = {OPENB_GAIN + name for name in curve.WORKLOADS}
         gain = mean(row.figure for row in found if row.name in of_openb and row.figure is not None)
         found.append(TargetRow(f"{OPENB_GAIN}mean of openb's", round(gain, 2), least(0.9), least(1.3)))
+        found.append(starts_of_all(found))
         found += live_rows()
     table = {row.name: row.told() for row in found}
     return table | {"wall time": {"wall_s": round(time.perf_counter() - began), "processes": PROCESSES}}
+
+
+def starts_of_all(rows: list[TargetRow]) -> TargetRow:
+    """All forecasts of these runs together: a run of 140 is off by two and a half points one time in three."""
+    runs = [row for row in rows if row.name.startswith(STARTS) and row.figure is not None]
+    samples = sum(row.beside["samples"] for row in runs)
+    share = sum(row.figure * row.beside["samples"] for row in runs if row.figure is not None) / samples
+    return TargetRow(STARTS + "all runs", round(share, 4), STARTS_WANTED, STARTS_WANTED, {"samples": samples})
 
 
 def _run(experiment: Any, jobs: Path, nodes: int, *options: str) -> dict[str, Any]:

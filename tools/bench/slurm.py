@@ -26,7 +26,7 @@ from tools.bench import machine, stack
 from tools.bench.client import BenchClient
 from tools.bench.throughput import Flood
 
-POOL, TURNS, WARM_UP, FLOOD, CLIENTS = "slurm-pool", 20, 2, 200, 4
+POOL, TURNS, WARM_UP, FLOOD, CLIENTS = "slurm-pool", 20, 2, 500, 4
 WORDS = (
     "sbatch", "--parsable", f"--uid={HOLDER}", "--gid=60", "--export=NIL", f"--account={ACCOUNT}", "--partition=gpu",
     "--nodes=1", "--gres=gpu:a100:1", "--time=5", "--chdir=/", "--output=/dev/null", "--error=/dev/null",
