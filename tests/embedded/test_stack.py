@@ -123,7 +123,9 @@ def page(url: str) -> int:
         return int(answer.status)
 
 
-def test_one_command_starts_everything_twice_keeps_it_up_and_leaves_nothing(start: Callable[[], Running]) -> None:
+def test_one_command_starts_everything_twice_keeps_it_up_and_leaves_nothing(
+    start: Callable[[], Running],
+) -> None:
     stack = start()
     stack.is_up()
 
