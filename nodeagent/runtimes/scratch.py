@@ -116,10 +116,16 @@ class ScratchFolders:
     def excess_gib(self, key: Key) -> int | None:
         """Return how many GiB a lease has where they are more than it may have, None otherwise; takes seconds.
 
-        What cannot be measured within a minute is unknown, and so no more than allowed.
+        What cannot be measured within a minute is unknown, and so no more than allowed. So is a folder that was
+        emptied meanwhile: what was counted is not what the next job has.
         """
-        words = ["nice", "-n", "19", "du", "-skx", "--", str(self.path_of(key))]
+        path = self.path_of(key)
+        words = ["nice", "-n", "19", "du", "-skx", "--", str(path)]
         if not self.limit_gib:
+            return None
+        try:
+            measured = os.open(path, _FOLDER)  # held open, its number is nobody else's
+        except OSError:
             return None
         try:
             told = subprocess.run(  # noqa: S603 - our own words, and a path of our own making
@@ -131,7 +137,12 @@ class ScratchFolders:
                 env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             ).stdout.split()
             kib = int(told[0])
+            is_the_same = os.path.samestat(os.fstat(measured), path.stat())
         except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+            return None
+        finally:
+            os.close(measured)
+        if not is_the_same:
             return None
         return -(-kib // GIB_OF_KIB) if kib > self.limit_gib * GIB_OF_KIB else None
 

@@ -310,6 +310,22 @@ async def test_what_cannot_be_measured_ends_nobody(
     assert node.phases() == {"a": "ready"}
 
 
+async def test_what_the_job_before_left_ends_nobody(
+    node: SimulatedNode, scratch: ScratchFolders, monkeypatch
+) -> None:
+    scratch.limit_gib = 1
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+
+    def measured(*words: object, **more: object) -> subprocess.CompletedProcess[bytes]:
+        scratch.empty(("a", 1))  # the next job follows while the disk is being read
+        return subprocess.CompletedProcess((), 0, b"9000000\t/scratch\n")
+
+    monkeypatch.setattr(scratch_module.subprocess, "run", measured)
+    await ScratchWatch(node.reconciler, scratch, node.time, lambda: None).look()
+
+    assert node.phases() == {"a": "ready"}
+
+
 async def test_job_in_a_lease_that_is_too_full_is_asked_to_end(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(scratch_module, "GIB_OF_KIB", 64)
     scratch = ScratchFolders(tmp_path / "scratch", lambda user: None, 1)
