@@ -58,6 +58,10 @@ class RateBody(Body):
 
     device_model = Text(most=40)
     price_per_hour = PriceField()
+    price_per_gib_hour = PriceField(
+        required=False,
+        help_text="Of a GiB of device memory, beside the price of the device; left out: nothing.",
+    )
     minimum = PriceField(required=False, help_text="What a lease comes to at least; left out: nothing.")
     starts_at = Instant()
 
@@ -274,6 +278,7 @@ class Rates(Endpoint):
         values = self.take(RateBody)
         rate = set_rate(
             model=_model(values["device_model"]), micro_per_hour=values["price_per_hour"],
+            micro_per_gib_hour=values.get("price_per_gib_hour", 0),
             minimum_micro=values.get("minimum", 0), starts_at=values["starts_at"], actor=self.person, now=db_now(),
         )  # fmt: skip
         rate.refresh_from_db()
@@ -285,6 +290,7 @@ class PreviewRateBody(Body):
 
     device_model = Text(most=40)
     price_per_hour = PriceField()
+    price_per_gib_hour = PriceField(required=False)
     minimum = PriceField(required=False)
 
 
@@ -302,12 +308,15 @@ class RatePreviews(Endpoint):
         self.require_finance()
         values = self.take(PreviewRateBody)
         model, price = _model(values["device_model"]), values["price_per_hour"]
-        minimum = values.get("minimum", 0)
-        effect = effect_of_price(model=model, micro_per_hour=price, minimum_micro=minimum, now=db_now())
+        per_gib, minimum = values.get("price_per_gib_hour", 0), values.get("minimum", 0)
+        effect = effect_of_price(
+            model=model, micro_per_hour=price, micro_per_gib_hour=per_gib, minimum_micro=minimum, now=db_now()
+        )
         code = currency()
         rows = [{"team": team.slug, "name": team.name, **_effect_row(team, code)} for team in effect.teams]
         return Response(
-            {"device_model": model.slug, "price_per_hour": money(price, code), "minimum": money(minimum, code),
+            {"device_model": model.slug, "price_per_hour": money(price, code),
+             "price_per_gib_hour": money(per_gib, code), "minimum": money(minimum, code),
              "month": str(effect.period) if effect.period else None, "teams": rows, **_effect_row(effect.whole, code)}
         )  # fmt: skip
 
@@ -360,10 +369,10 @@ def _currency_row() -> Row:
     return {"currency": currency(), "is_fixed": Rate.objects.filter(card__is_default=True).exists()}
 
 
-def prices_now(now: datetime) -> dict[int, tuple[int, str]]:
-    """Return by device model (micro-units per hour of a whole device, currency) at an instant."""
+def prices_now(now: datetime) -> dict[int, Rate]:
+    """Return the prices at an instant by device model, each with its card."""
     rates = Rate.objects.filter(Q(card__is_default=True), valid__contains=now).select_related("card")
-    return {rate.device_model_id: (rate.micro_per_hour, rate.card.currency) for rate in rates}
+    return {rate.device_model_id: rate for rate in rates}
 
 
 def _one(flavor: Flavor) -> Row:
@@ -372,12 +381,10 @@ def _one(flavor: Flavor) -> Row:
     )
 
 
-def flavor_row(
-    flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | None, speed: int | None
-) -> Row:
+def flavor_row(flavor: Flavor, prices: dict[int, Rate], free: int | None, speed: int | None) -> Row:
     """Return a flavor in the caller's language; its device model must be at hand."""
-    micro, currency = prices.get(flavor.device_model_id, (None, ""))
-    hourly = None if micro is None else int(pricing.exact_micro(flavor.share_milli * 3600, micro))
+    rate = prices.get(flavor.device_model_id)
+    hourly = int(pricing.exact_micro(flavor.share_milli * 3600, rate.price_of(flavor))) if rate else None
     return {
         "slug": flavor.slug,
         "name": flavor.shown_name,
@@ -397,7 +404,7 @@ def flavor_row(
         "max_duration_s": flavor.max_duration_s,
         "preemptible_milli": flavor.preemptible_milli,
         "is_active": flavor.is_active,
-        "price_per_hour": money(hourly, currency),
+        "price_per_hour": money(hourly, rate.card.currency if rate else ""),
         "free": free,
     }
 
@@ -425,6 +432,7 @@ def rate_row(rate: Rate) -> Row:
         "id": rate.pk,
         "device_model": rate.device_model.slug,
         "price_per_hour": money(rate.micro_per_hour, card.currency),
+        "price_per_gib_hour": money(rate.micro_per_gib_hour, card.currency),
         "minimum": money(rate.minimum_micro, card.currency),
         "valid_from": instant(rate.valid.lower),
         "valid_until": instant(rate.valid.upper),

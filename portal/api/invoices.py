@@ -133,7 +133,7 @@ class UsageEndpoint(Endpoint):
         """List the billed intervals of the teams in sight, newest first."""
         pages = Pages(most=MAX_FEED_SIZE)
         rows = UsageRecord.objects.filter(team__in=visible_teams(self.rights)).select_related(
-            "lease__user", "lease__flavor", "team", "late_for", "refund", "discount"
+            "lease__user", "lease__flavor", "team", "late_for", "refund", "discount", "rate"
         )
         if "month" in request.query_params:
             rows = rows.filter(period=month_or_now(request))

@@ -263,7 +263,9 @@ class LeaseUsage(Endpoint):
     def get(self, request: Request, uid: str) -> Response:
         """Read the billed intervals of a lease, oldest first."""
         lease = visible_lease(self.rights, uid)
-        rows = UsageRecord.objects.filter(lease=lease).select_related("lease__user", "lease__flavor", "team")
+        rows = UsageRecord.objects.filter(lease=lease).select_related(
+            "lease__user", "lease__flavor", "team", "rate"
+        )
         return Response(
             {"next": None, "results": [usage_row(r) for r in rows.order_by("span")[:MAX_FEED_SIZE]]}
         )

@@ -14,7 +14,7 @@ from portal.web.invoices.rehearsal import difference_text
 
 
 def usage_row(record: UsageRecord) -> Row:
-    """Return a usage record; lease, user, flavor, team, ``discount``, ``refund``, ``late_for`` must be at hand."""
+    """Return a usage record; lease, user, flavor, team, ``rate``, ``discount``, ``refund``, ``late_for`` at hand."""
     return {
         "id": record.pk,
         "lease": record.lease.uid,
@@ -27,6 +27,7 @@ def usage_row(record: UsageRecord) -> Row:
         "share_milli": record.share_milli,
         "share_milli_seconds": record.share_milli_seconds,
         "price_per_hour": money(record.micro_per_hour, record.currency),
+        "price_per_gib_hour": money(record.rate.micro_per_gib_hour, record.currency),
         "discount": record.discount.name if record.discount else None,
         "refund": str(record.refund.cause) if record.refund else None,
         "minimum": money(record.minimum_micro, record.currency),

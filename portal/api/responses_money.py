@@ -79,7 +79,10 @@ class UsageAnswer(ResponseShape):
     seconds = s.IntegerField()
     share_milli = s.IntegerField()
     share_milli_seconds = s.IntegerField()
-    price_per_hour = Money(help_text="Of a whole device, as it is paid.")
+    price_per_hour = Money(help_text="Of a whole device with its memory, as it is paid.")
+    price_per_gib_hour = Money(
+        help_text="What its rate asks for a GiB of device memory, which is in the price."
+    )
     discount = s.CharField(allow_null=True, help_text="Name of the discount that lowered its price.")
     refund = s.ChoiceField(
         RefundCause.choices,
@@ -96,6 +99,7 @@ class RateAnswer(ResponseShape):
     id = s.IntegerField()
     device_model = s.CharField()
     price_per_hour = Money()
+    price_per_gib_hour = Money(help_text="Of a GiB of device memory, beside the price of the device.")
     minimum = Money(help_text="What a lease that begins under it comes to at least.")
     valid_from = s.DateTimeField(allow_null=True)
     valid_until = s.DateTimeField(allow_null=True)
@@ -115,6 +119,7 @@ class RatePreviewAnswer(ResponseShape):
 
     device_model = s.SlugField()
     price_per_hour = Money()
+    price_per_gib_hour = Money()
     minimum = Money()
     month = s.CharField(allow_null=True)
     charged = Money()

@@ -99,8 +99,9 @@ usage AS (
   SELECT c.total_id, c.amount, c.number_of_invoice, c.team, coalesce(nullif(b.cost_centre, ''), c.cost_centre)
     AS cost_centre, b.project, coalesce(b.tags, '{{}}') AS tags,
     t.share_milli_seconds AS whole, t.late_for_id, u.span, u.seconds, u.share_milli_seconds AS quantity,
-    u.micro_per_hour, u.currency, u.rate_id, r.micro_per_hour AS list_per_hour, l.uid AS lease, p.username AS person,
-    f.slug AS sku, f.name || CASE WHEN u.minimum_micro IS NULL THEN '' ELSE ', minimum charge' END AS flavor,
+    u.micro_per_hour, u.currency, u.rate_id, catalog_price_of(r, f) AS list_per_hour, l.uid AS lease,
+    p.username AS person, f.slug AS sku,
+    f.name || CASE WHEN u.minimum_micro IS NULL THEN '' ELSE ', minimum charge' END AS flavor,
     m.name AS device_model, o.slug AS account, u.id AS record_id,
     sum(u.share_milli_seconds) OVER (PARTITION BY t.id ORDER BY u.id) AS upto, e.mg AS carbon_mg,
     e.measured_mj + e.estimated_mj AS energy_mj,

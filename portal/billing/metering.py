@@ -69,7 +69,7 @@ class Piece:
         """Return what the lease pays of the hourly price of a whole device, in micro-units."""
         if self.minimum_micro is not None:
             return self.raised_to
-        return refunded_price(self.stretch.price(lease.price_milli), self.refund)
+        return refunded_price(self.stretch.price(lease.flavor, lease.price_milli), self.refund)
 
 
 class DueUsage(NamedTuple):

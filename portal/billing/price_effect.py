@@ -14,7 +14,7 @@ from portal.billing.metering import events_by_lease, pays_minimum
 from portal.billing.models import BillingPeriod, RefundRule, UsageRecord
 from portal.billing.periods import month_bounds
 from portal.billing.refunds import refunded_price
-from portal.catalog.models import Discount
+from portal.catalog.models import Discount, Rate
 from portal.catalog.pricing import discounted_price, exact_micro, lowered, to_minor
 from portal.fleet.models import DeviceModel
 from portal.leases.models import Lease
@@ -48,14 +48,20 @@ class PriceEffect:
     model: DeviceModel
     period: BillingPeriod | None
     micro_per_hour: int
+    micro_per_gib_hour: int
     teams: list[TeamAtNewPrice]
     whole: TeamAtNewPrice
 
 
 def effect_of_price(
-    *, model: DeviceModel, micro_per_hour: int, minimum_micro: int = 0, now: datetime
+    *,
+    model: DeviceModel,
+    micro_per_hour: int,
+    micro_per_gib_hour: int = 0,
+    minimum_micro: int = 0,
+    now: datetime,
 ) -> PriceEffect:
-    """Return what the last whole month would have come to with another price of a whole device for an hour.
+    """Return what the last whole month would have come to with other prices of a whole device and of its memory.
 
     Preemptible leases, discounts and refunds lower the new price as they lowered the old one; leases that began and
     ended in the month come to ``minimum_micro`` at least, where they would pay it. Adjustments to earlier months and
@@ -68,6 +74,7 @@ def effect_of_price(
             "team__slug",
             "team__name",
             "micro_per_hour",
+            "lease__flavor_id",
             "lease__price_milli",
             "discount_id",
             "refund_id",
@@ -76,12 +83,14 @@ def effect_of_price(
         .annotate(Sum("share_milli_seconds"))
         .order_by()
     )
+    tried = Rate(micro_per_hour=micro_per_hour, micro_per_gib_hour=micro_per_gib_hour)
+    prices = {flavor.pk: tried.price_of(flavor) for flavor in model.flavors.all()}
     discounts, refunds = Discount.objects.in_bulk(), RefundRule.objects.in_bulk()
     sums: dict[tuple[str, str], list[Fraction]] = defaultdict(lambda: [Fraction(0), Fraction(0)])
     by_lease: dict[int, Fraction] = defaultdict(Fraction)
     team_of: dict[int, tuple[str, str]] = {}
-    for slug, name, charged, price_milli, discount, refund, *lease, quantity in used:
-        then = discounted_price(lowered(micro_per_hour, price_milli), discounts.get(discount))
+    for slug, name, charged, flavor, price_milli, discount, refund, *lease, quantity in used:
+        then = discounted_price(lowered(prices[flavor], price_milli), discounts.get(discount))
         of = sums[slug, name]
         of[0] += exact_micro(quantity, charged)
         of[1] += exact_micro(quantity, refunded_price(then, refunds.get(refund)))
@@ -93,7 +102,7 @@ def effect_of_price(
     teams = [TeamAtNewPrice(*of, to_minor(charged), to_minor(then)) for of, (charged, then) in sums.items()]
     teams.sort(key=lambda team: (-abs(team.more_micro), team.name.lower()))
     whole = TeamAtNewPrice("", "", sum(t.charged_micro for t in teams), sum(t.then_micro for t in teams))
-    return PriceEffect(model, period, micro_per_hour, teams, whole)
+    return PriceEffect(model, period, micro_per_hour, micro_per_gib_hour, teams, whole)
 
 
 def _below(

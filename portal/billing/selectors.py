@@ -200,7 +200,7 @@ def _hourly(lease: Lease, rates: Sequence[Rate], discount: Discount | None, now:
         if (rate.valid.lower is None or rate.valid.lower <= now) and (
             rate.valid.upper is None or now < rate.valid.upper
         ):
-            price = discounted_price(lowered(rate.micro_per_hour, lease.price_milli), discount)
+            price = discounted_price(lowered(rate.price_of(lease.flavor), lease.price_milli), discount)
             return int(exact_micro(lease.share_milli * 3600, price))
     return None
 
@@ -352,7 +352,7 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
 def line_usage(team: Team, period: BillingPeriod, key: str) -> QuerySet[UsageRecord]:
     """Return the usage records behind a line, by the ``key`` its view carries; none for an unknown one."""
     rows = UsageRecord.objects.select_related(
-        "lease__user", "lease__flavor__device_model", "late_for", "refund", "discount"
+        "lease__user", "lease__flavor__device_model", "late_for", "refund", "discount", "rate"
     ).order_by("pk")
     if Invoice.objects.filter(team=team, period=period, is_issued=True).exists():
         position = int(key) if key.isdecimal() and len(key) <= 9 else 0

@@ -46,13 +46,13 @@ SELECT team_id, user_id, sum(micro), sum(micro * part * idle) FILTER (WHERE NOT 
 # Booked time that had come and was not used: nobody is billed for it, so it counts at the price of its first instant.
 _RESERVED = f"""
 WITH steps AS (
-  SELECT l.team_id, l.user_id, l.share_milli, l.price_milli, f.device_model_id, e.now AS state,
+  SELECT l.team_id, l.user_id, l.share_milli, l.price_milli, f.device_model_id, f AS flavor, e.now AS state,
          greatest(e.at, l.starts_at, %(since)s) AS since,
          least(lead(e.at, 1, %(now)s) OVER (PARTITION BY l.id ORDER BY e.at, e.id), %(until)s) AS until
     FROM leases_lease l JOIN leases_leaseevent e ON e.lease_id = l.id JOIN catalog_flavor f ON f.id = l.flavor_id
    WHERE l.team_id = ANY(%(teams)s) AND l.starts_at < %(until)s AND (l.clean_at IS NULL OR l.clean_at > %(since)s))
 SELECT s.team_id, s.user_id, sum(extract(epoch FROM s.until - s.since) * s.share_milli / 3600000
-         * rate.micro_per_hour * s.price_milli / 1000)
+         * catalog_price_of(rate, s.flavor) * s.price_milli / 1000)
   FROM steps s JOIN catalog_rate rate ON rate.device_model_id = s.device_model_id AND rate.valid @> s.since
    AND rate.card_id = (SELECT id FROM catalog_ratecard WHERE is_default ORDER BY id LIMIT 1)
  WHERE s.state = '{LeaseState.BOOKED}' AND s.until > s.since GROUP BY 1, 2

@@ -112,13 +112,15 @@ class RateCard(models.Model):
 class Rate(models.Model):
     """The price of one whole device of a model for one hour, in micro-units, while ``valid``.
 
-    Slices and shares cost their share of it. A lease that begins while it is valid comes to ``minimum_micro`` at least;
-    0 is no minimum. A rate that has begun can only be given an end.
+    Slices and shares cost their share of it, and ``micro_per_gib_hour`` for each GiB of device memory that they are
+    guaranteed. A lease that begins while it is valid comes to ``minimum_micro`` at least; 0 is no minimum. A rate that
+    has begun can only be given an end.
     """
 
     card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="rates")
     device_model = models.ForeignKey(DeviceModel, on_delete=models.PROTECT, related_name="rates")
     micro_per_hour = models.BigIntegerField()
+    micro_per_gib_hour = models.BigIntegerField(default=0, db_default=0)
     minimum_micro = models.BigIntegerField(default=0, db_default=0)
     valid = DateTimeRangeField()
     created_at = models.DateTimeField()
@@ -128,6 +130,10 @@ class Rate(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(micro_per_hour__gte=0), name="rate_not_negative"),
             models.CheckConstraint(condition=Q(minimum_micro__gte=0), name="rate_minimum_not_negative"),
+            models.CheckConstraint(
+                condition=Q(micro_per_gib_hour__gte=0, micro_per_gib_hour__lte=10**9),
+                name="rate_memory_price_sane",
+            ),
             ExclusionConstraint(
                 name="one_rate_at_a_time",
                 expressions=[
@@ -143,6 +149,15 @@ class Rate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.device_model} {self.micro_per_hour}"
+
+    def price_of(self, flavor: Flavor) -> int:
+        """Return what a whole device costs an hour where it is lent as this flavor, in micro-units.
+
+        That of the device, and of the memory that the flavor's share of it stands for, rounded down to a micro-unit;
+        ``catalog_price_of`` in the database is the same (ADR 46).
+        """
+        memory = self.micro_per_gib_hour * flavor.memory_mib * 1000 // (1024 * flavor.share_milli)
+        return self.micro_per_hour + memory
 
 
 class Discount(models.Model):

@@ -1,8 +1,9 @@
 """What something costs: exact integers, one formula for quote, meter and invoice.
 
 amount in micro-units = share_milli_seconds x micro_per_hour / (1000 x 3600), where
-``micro_per_hour`` is the price of a whole device for an hour (docs/billing.md). Where less than the whole
-price is paid (``price_milli`` thousandths of it), the hourly price is lowered first, down to a whole micro-unit.
+``micro_per_hour`` is the price of a whole device for an hour (docs/billing.md), with that of its memory where the
+rate has one (``Rate.price_of``). Where less than the whole price is paid (``price_milli`` thousandths of it), the
+hourly price is lowered first, down to a whole micro-unit.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class RateInterval:
         """Return the length in whole seconds."""
         return int((self.ends_at - self.starts_at).total_seconds())
 
-    def price(self, price_milli: int) -> int:
-        """Return what is paid of the hourly price of a whole device, in micro-units."""
-        return discounted_price(lowered(self.rate.micro_per_hour, price_milli), self.discount)
+    def price(self, flavor: Flavor, price_milli: int) -> int:
+        """Return what is paid of the hourly price of a whole device that is lent as a flavor, in micro-units."""
+        return discounted_price(lowered(self.rate.price_of(flavor), price_milli), self.discount)
 
 
 def exact_micro(share_milli_seconds: int, micro_per_hour: int) -> Fraction:
@@ -158,12 +159,8 @@ def quote(
     begin = starts_at.replace(microsecond=0)
     end = begin + timedelta(seconds=duration_s)
     spans = discounts_over([DiscountWanted(team_id, is_preemptible, begin, end)])[0]
-    return _quote(
-        discounted(stretches(flavor.device_model_id, begin, end), spans),
-        flavor.share_milli * count,
-        price_milli,
-        leases,
-    )
+    parts = discounted(stretches(flavor.device_model_id, begin, end), spans)
+    return _quote(parts, flavor, count, price_milli, leases)
 
 
 def leases_of(nodes: int, count: int) -> tuple[int, int]:
@@ -190,13 +187,16 @@ def quote_at(
     """Return the same from rates at hand, sorted by time, and the discounts of all of that time."""
     begin = starts_at.replace(microsecond=0)
     parts = cut(rates, begin, begin + timedelta(seconds=duration_s))
-    return _quote(discounted(parts, spans), flavor.share_milli * count, price_milli, leases)
+    return _quote(discounted(parts, spans), flavor, count, price_milli, leases)
 
 
-def _quote(parts: Sequence[RateInterval], share: int, price_milli: int, leases: tuple[int, int]) -> Quote:
-    amount = sum((exact_micro(share * p.seconds, p.price(price_milli)) for p in parts), Fraction(0))
+def _quote(
+    parts: Sequence[RateInterval], flavor: Flavor, count: int, price_milli: int, leases: tuple[int, int]
+) -> Quote:
+    share = flavor.share_milli * count
+    amount = sum((exact_micro(share * p.seconds, p.price(flavor, price_milli)) for p in parts), Fraction(0))
     usual = sum(
-        (exact_micro(share * p.seconds, lowered(p.rate.micro_per_hour, price_milli)) for p in parts),
+        (exact_micro(share * p.seconds, lowered(p.rate.price_of(flavor), price_milli)) for p in parts),
         Fraction(0),
     )
     # What is free stays free. The more leases the units are split into, the more of them may come to their minimum.
@@ -207,7 +207,7 @@ def _quote(parts: Sequence[RateInterval], share: int, price_milli: int, leases: 
     return Quote(
         amount_micro=to_minor(amount),
         hold_micro=-(-hold // MINOR_MICRO) * MINOR_MICRO,
-        hourly_micro=int(exact_micro(share * 3600, parts[0].price(price_milli))),
+        hourly_micro=int(exact_micro(share * 3600, parts[0].price(flavor, price_milli))),
         currency=parts[0].rate.card.currency,
         rates=tuple(dict.fromkeys(p.rate.pk for p in parts)),
         usual_micro=to_minor(usual),

@@ -16,7 +16,7 @@ from portal.common.trigger_errors import is_about_closed_month
 from portal.fleet.models import DeviceModel, Mode
 
 MOST_CORES, MOST_GIB = 1024, 16_384
-MOST_PRICE_MICRO, MOST_MINIMUM_MICRO = 10**12, 10**10
+MOST_PRICE_MICRO, MOST_MINIMUM_MICRO, MOST_GIB_MICRO = 10**12, 10**10, 10**9
 MOST_SLUG, MOST_COUNT, MOST_DURATION_S = 50, 1024, 366 * 86_400
 # What may change of a flavor; what it takes of a device may not.
 TERMS = frozenset(
@@ -209,13 +209,15 @@ def set_rate(
     *,
     model: DeviceModel,
     micro_per_hour: int,
+    micro_per_gib_hour: int = 0,
     minimum_micro: int = 0,
     starts_at: datetime,
     actor: User | None,
     now: datetime,
 ) -> Rate:
-    """Add a price from ``starts_at`` on, with what a lease comes to at least; raises Invalid, Conflict or PeriodClosed.
+    """Add a price from ``starts_at`` on; raises Invalid, Conflict or PeriodClosed.
 
+    With it come that of a GiB of device memory for an hour and what a lease comes to at least, 0 for none.
     It ends the one before it and must then lie in the future. The first price of a model may begin in the past, but
     not in a month that is closed.
     """
@@ -223,6 +225,8 @@ def set_rate(
     fields: dict[str, Any] = {}
     if not 0 <= micro_per_hour <= MOST_PRICE_MICRO:
         fields["price"] = _("A price lies between 0 and 1,000,000 an hour.")
+    if not 0 <= micro_per_gib_hour <= MOST_GIB_MICRO:
+        fields["per_gib"] = _("A price of memory lies between 0 and 1,000 for a GiB an hour.")
     if not 0 <= minimum_micro <= MOST_MINIMUM_MICRO:
         fields["minimum"] = _("A minimum charge lies between 0 and 10,000 for a lease.")
     if fields:
@@ -245,6 +249,7 @@ def set_rate(
                 card=card,
                 device_model=model,
                 micro_per_hour=micro_per_hour,
+                micro_per_gib_hour=micro_per_gib_hour,
                 minimum_micro=minimum_micro,
                 valid=(begin, None),
                 created_at=now,
@@ -254,8 +259,8 @@ def set_rate(
             raise PeriodClosed(_("A price cannot begin in a month that is closed.")) from error
         raise Conflict(_("Another price covers that time.")) from error
     record(
-        actor, "rate.set", model.slug, at=now, micro_per_hour=micro_per_hour, minimum_micro=minimum_micro,
-        starts_at=begin.isoformat(),
+        actor, "rate.set", model.slug, at=now, micro_per_hour=micro_per_hour, micro_per_gib_hour=micro_per_gib_hour,
+        minimum_micro=minimum_micro, starts_at=begin.isoformat(),
     )  # fmt: skip
     return rate
 
@@ -270,6 +275,7 @@ def move_rate(*, rate_id: int, starts_at: datetime, actor: User | None, now: dat
     return set_rate(
         model=rate.device_model,
         micro_per_hour=rate.micro_per_hour,
+        micro_per_gib_hour=rate.micro_per_gib_hour,
         minimum_micro=rate.minimum_micro,
         starts_at=starts_at,
         actor=actor,

@@ -108,6 +108,7 @@ def list_prices(as_json: Json = False) -> None:
         (
             r["device_model"],
             formatting.price(r["price_per_hour"]),
+            formatting.price(r["price_per_gib_hour"]),
             formatting.price(r["minimum"]),
             formatting.when(r["valid_from"]),
             formatting.when(r["valid_until"]),
@@ -115,7 +116,7 @@ def list_prices(as_json: Json = False) -> None:
         for r in rows
     ]
     output.listing(
-        rows, ("MODEL", "PRICE/H", "MINIMUM", "FROM", "UNTIL"), cells, empty="There are no prices yet.",
+        rows, ("MODEL", "PRICE/H", "GIB/H", "MINIMUM", "FROM", "UNTIL"), cells, empty="There are no prices yet.",
         as_json=as_json,
     )  # fmt: skip
 
@@ -170,6 +171,12 @@ def set_price(
         str,
         typer.Option("--from", help="From when, like 2026-02-01T00:00Z. Default: now, for a first price."),
     ] = "",
+    per_gib: Annotated[
+        str,
+        typer.Option(
+            "--memory", help="Of a GiB of device memory for an hour, such as 0.005; left out: no price."
+        ),
+    ] = "0",
     minimum: Annotated[
         str, typer.Option(help="What each lease comes to at least, such as 0.50; left out: no minimum.")
     ] = "0",
@@ -179,7 +186,12 @@ def set_price(
     as_json: Json = False,
 ) -> None:
     """Set what a device model costs from an instant on; only its first price may begin now or in the past."""
-    body = {"device_model": model, "price_per_hour": amount, "minimum": minimum}
+    body = {
+        "device_model": model,
+        "price_per_hour": amount,
+        "price_per_gib_hour": per_gib,
+        "minimum": minimum,
+    }
     with api() as portal:
         if dry:
             _told_effect(portal.post("rates/preview/", body), as_json)
@@ -189,6 +201,8 @@ def set_price(
         output.out_json(made)
         return
     said = f"{formatting.price(made['price_per_hour'])} an hour from {formatting.when(made['valid_from'])}"
+    if float(made["price_per_gib_hour"]["amount"]):
+        said += f", {formatting.price(made['price_per_gib_hour'])} for each GiB of memory"
     if float(made["minimum"]["amount"]):
         said += f", at least {formatting.price(made['minimum'])} for a lease"
     output.say(f"{made['device_model']}: {said}.")

@@ -323,9 +323,9 @@ INVARIANTS = (
         "usage_pays_its_price",
         "Usage is priced at its rate, lowered to what the lease pays of it, by its discount, and by what refunds it.",
         """SELECT u.id FROM billing_usagerecord u JOIN catalog_rate r ON r.id = u.rate_id
-           JOIN leases_lease l ON l.id = u.lease_id LEFT JOIN billing_refundrule f ON f.id = u.refund_id
-           LEFT JOIN catalog_discount d ON d.id = u.discount_id
-           WHERE u.minimum_micro IS NULL AND u.micro_per_hour <> r.micro_per_hour * l.price_milli / 1000
+           JOIN leases_lease l ON l.id = u.lease_id JOIN catalog_flavor s ON s.id = l.flavor_id
+           LEFT JOIN billing_refundrule f ON f.id = u.refund_id LEFT JOIN catalog_discount d ON d.id = u.discount_id
+           WHERE u.minimum_micro IS NULL AND u.micro_per_hour <> catalog_price_of(r, s) * l.price_milli / 1000
              * (1000 - coalesce(d.off_milli, 0)) / 1000 * (1000 - coalesce(f.credit_milli, 0)) / 1000
            OR NOT f.valid @> l.ended_at""",
     ),

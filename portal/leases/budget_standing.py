@@ -45,7 +45,7 @@ outside AS (
     JOIN billing_externalusage x ON x.period_id = p.id AND x.team_id = m.team_id AND x.is_live GROUP BY 1),
 unmetered AS MATERIALIZED (
   SELECT l.id, l.team_id, l.state, l.share_milli, l.price_milli, l.is_preemptible, l.starts_at, f.device_model_id,
-         least(l.not_after, l.preempt_at) AS ends_at
+         f AS flavor, least(l.not_after, l.preempt_at) AS ends_at
     FROM leases_lease l JOIN catalog_flavor f ON f.id = l.flavor_id
    WHERE NOT l.is_metered AND l.team_id IN (SELECT team_id FROM member)),
 ran AS (
@@ -62,7 +62,7 @@ times AS (
    WHERE state IN {in_sql(WANTED_LEASES)}),
 priced AS (
   SELECT m.key, x.is_spent, sum(extract(epoch FROM d.ends - d.begins) * l.share_milli
-           * (r.micro_per_hour * l.price_milli / 1000 * (1000 - coalesce(d.off_milli, 0)) / 1000)) AS cost
+           * (catalog_price_of(r, l.flavor) * l.price_milli / 1000 * (1000 - coalesce(d.off_milli, 0)) / 1000)) AS cost
     FROM times x JOIN unmetered l ON l.id = x.lease_id JOIN member m ON m.team_id = l.team_id
     JOIN catalog_rate r ON r.device_model_id = l.device_model_id
     JOIN catalog_ratecard c ON c.id = r.card_id AND c.is_default

@@ -33,7 +33,7 @@ SELECT hour, sum(share_milli * extract(epoch FROM
 _USED = """
 SELECT r.hour, sum(r.util_mean / 100 * r.minutes * l.share_milli), sum(r.minutes * l.share_milli)::float,
        sum((100 - r.util_mean) / 100 * r.minutes / 60 * l.share_milli / 1000
-           * rate.micro_per_hour * l.price_milli / 1000)::float
+           * catalog_price_of(rate, f) * l.price_milli / 1000)::float
   FROM telemetry_hourrollup r JOIN leases_lease l ON l.id = r.lease_id JOIN catalog_flavor f ON f.id = l.flavor_id
   LEFT JOIN catalog_rate rate ON rate.device_model_id = f.device_model_id AND rate.valid @> r.hour
         AND rate.card_id = (SELECT id FROM catalog_ratecard WHERE is_default ORDER BY id LIMIT 1)
@@ -66,7 +66,7 @@ SELECT l.user_id, sum((100 - r.util_mean) / 100 * w.cost)::float, sum(w.cost)::f
   JOIN catalog_rate rate ON rate.device_model_id = f.device_model_id AND rate.valid @> r.hour
    AND rate.card_id = (SELECT id FROM catalog_ratecard WHERE is_default ORDER BY id LIMIT 1)
   CROSS JOIN LATERAL (SELECT r.minutes / 60.0 * l.share_milli / 1000
-                             * rate.micro_per_hour * l.price_milli / 1000 AS cost) AS w
+                             * catalog_price_of(rate, f) * l.price_milli / 1000 AS cost) AS w
  GROUP BY l.user_id
 """
 _FLEET = """

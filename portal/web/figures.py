@@ -74,3 +74,8 @@ def what_text(name: str, count: int, nodes: int = 1) -> str:
     if nodes > 1:
         return _("%(nodes)d nodes with %(what)s each") % {"nodes": nodes, "what": what}
     return what
+
+
+def gib(memory_mib: int) -> str:
+    """Return memory in GiB with all its places, without zeros at the end."""
+    return f"{(Decimal(memory_mib) / 1024).normalize():f}"

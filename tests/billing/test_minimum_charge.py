@@ -86,7 +86,8 @@ def test_a_lease_comes_to_its_minimum_or_to_more_by_its_time(
     for seconds in lengths:
         parts.append(Piece(RateInterval(rate, at, at + timedelta(seconds=seconds)), is_final=True))
         at += timedelta(seconds=seconds)
-    lease = Lease(share_milli=share, price_milli=1000)
+    flavor = Flavor(memory_mib=81_920, share_milli=1000)
+    lease = Lease(flavor=flavor, share_milli=share, price_milli=1000)
 
     found = at_minimum(lease, parts, minimum, [])
 

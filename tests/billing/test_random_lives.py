@@ -62,7 +62,11 @@ class Life:
             for board in (H100, L40S):
                 change = end + timedelta(seconds=chance.randint(-1500, 1500))
                 model = DeviceModel.objects.get(slug=board)
-                set_rate(model=model, micro_per_hour=7, starts_at=change, actor=None, now=world.now)
+                per_gib = chance.choice((0, 13_001))
+                set_rate(
+                    model=model, micro_per_hour=7, micro_per_gib_hour=per_gib, starts_at=change, actor=None,
+                    now=world.now,
+                )  # fmt: skip
             cursor.execute("SET LOCAL session_replication_role = origin")
         for flavor in ("h100-1g-10gb", "h100-3g-40gb", "l40s-quarter"):
             seconds = chance.choice((600, 1700, 4000))

@@ -32,7 +32,7 @@ from portal.leases.states import LeaseState
 from portal.teams.labels import tags_text
 from portal.teams.models import Team
 from portal.web.discounts import discount_label
-from portal.web.figures import gpus, money
+from portal.web.figures import gib, gpus, money
 from portal.web.leases.timeline import why_text
 
 SIX = Decimal("0.000001")
@@ -124,6 +124,8 @@ class UsageRow:
     agent_seconds: Decimal | None
     refund: str
     minimum: Decimal | None
+    per_gib: Decimal | None
+    memory: str
     discount: str
     steps: list[EventStep]
 
@@ -246,6 +248,8 @@ def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> UsageRow:
         discount=discount_label(record.discount) if record.discount else "",
         refund=str(RefundCause(record.refund.cause).label) if record.refund else "",
         minimum=money(record.minimum_micro),
+        per_gib=money(record.rate.micro_per_gib_hour) if record.rate.micro_per_gib_hour else None,
+        memory=gib(lease.flavor.memory_mib * lease.count),
         steps=[step_of(event) for event in events],
     )
 

@@ -55,7 +55,7 @@ def bill_of(lease: Lease) -> LeaseBill:
         (
             exact_micro(
                 r.share_milli_seconds,
-                discounted_price(lowered(r.rate.micro_per_hour, lease.price_milli), r.discount),
+                discounted_price(lowered(r.rate.price_of(lease.flavor), lease.price_milli), r.discount),
             )
             for r in records
         ),

@@ -18,7 +18,7 @@ from portal.leases.access import scratch_of
 from portal.leases.models import Lease, StartPromise
 from portal.leases.promises import is_late, promises_of
 from portal.web.discounts import discount_label
-from portal.web.figures import gpus, money
+from portal.web.figures import gib, gpus, money
 from portal.web.jobs.rows import JobRow, job_of, job_row
 from portal.web.leases.job_shares import bill_of
 from portal.web.refunds import rule_text
@@ -155,6 +155,13 @@ def _line(record: UsageRecord, lease: Lease) -> ReceiptLine:
         "rate": _rate(record.micro_per_hour),
         "currency": record.currency,
     }
+    if record.rate.micro_per_gib_hour:
+        said = _("in it %(gib)s GiB × %(rate)s %(currency)s/h")
+        formula += " · " + said % {
+            "gib": gib(lease.flavor.memory_mib * lease.count),
+            "rate": _rate(record.rate.micro_per_gib_hour),
+            "currency": record.currency,
+        }
     if record.discount:
         formula = f"{formula} · {discount_label(record.discount)}"
     if record.minimum_micro is not None:

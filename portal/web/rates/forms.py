@@ -33,6 +33,17 @@ class RateForm(forms.Form):
             {"class": "form-control", "step": "0.01", "min": "0", "inputmode": "decimal"}
         ),
     )
+    per_gib = forms.DecimalField(
+        label=_("Price of a GiB of device memory"),
+        required=False,
+        min_value=0,
+        max_value=1000,
+        decimal_places=6,
+        help_text=_("For an hour, beside the price of the device. Empty: memory has no price of its own."),
+        widget=forms.NumberInput(
+            {"class": "form-control", "step": "0.001", "min": "0", "inputmode": "decimal"}
+        ),
+    )
     minimum = forms.DecimalField(
         label=_("Minimum charge of a lease"),
         required=False,
@@ -52,6 +63,10 @@ class RateForm(forms.Form):
     def micro_per_hour(self) -> int:
         """Return the price in micro-units."""
         return int(self.cleaned_data["price"] * MICRO)
+
+    def micro_per_gib_hour(self) -> int:
+        """Return the price of a GiB of device memory for an hour in micro-units, 0 for none."""
+        return int((self.cleaned_data["per_gib"] or 0) * MICRO)
 
     def minimum_micro(self) -> int:
         """Return the minimum charge in micro-units, 0 for none."""

@@ -37,6 +37,7 @@ def page(request: HttpRequest) -> HttpResponse:
             tried = effect_of_price(
                 model=form.cleaned_data["model"],
                 micro_per_hour=form.micro_per_hour(),
+                micro_per_gib_hour=form.micro_per_gib_hour(),
                 minimum_micro=form.minimum_micro(),
                 now=now,
             )
@@ -112,6 +113,7 @@ def _stored(request: HttpRequest, form: RateForm) -> bool:
         set_rate(
             model=form.cleaned_data["model"],
             micro_per_hour=form.micro_per_hour(),
+            micro_per_gib_hour=form.micro_per_gib_hour(),
             minimum_micro=form.minimum_micro(),
             starts_at=form.cleaned_data["starts_at"],
             actor=person(request),

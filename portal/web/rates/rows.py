@@ -19,7 +19,10 @@ PAST, IN_FORCE, PLANNED = "past", "in_force", "planned"
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """A dated price; ``change`` is its difference to the one before in percent, ``minimum`` None for none."""
+    """A dated price; ``change`` is its difference to the one before in percent, that of memory aside.
+
+    ``per_gib`` is the price of a GiB of memory and ``minimum`` the minimum charge, None for none.
+    """
 
     key: int
     amount: Decimal | None
@@ -27,6 +30,7 @@ class PriceRow:
     ends_at: datetime | None
     state: str
     change: int | None
+    per_gib: Decimal | None
     minimum: Decimal | None
 
 
@@ -46,6 +50,7 @@ class ModelPrices:
     name: str
     slug: str
     current: Decimal | None
+    per_gib: Decimal | None
     prices: list[PriceRow]
     flavors: list[FlavorPrice]
 
@@ -67,6 +72,7 @@ class EffectShown:
 
     model: str
     price: Decimal | None
+    per_gib: Decimal | None
     month: date | None
     rows: list[EffectRow]
 
@@ -77,6 +83,7 @@ def effect_shown(effect: PriceEffect) -> EffectShown:
     return EffectShown(
         effect.model.name,
         money(effect.micro_per_hour),
+        money(effect.micro_per_gib_hour) if effect.micro_per_gib_hour else None,
         effect.period.month if effect.period else None,
         [
             EffectRow(t.slug, t.name, money(t.charged_micro), money(t.then_micro), money(t.more_micro))
@@ -112,6 +119,7 @@ def _model(model: DeviceModel, rates: list[Rate], flavors: list[Flavor], now: da
         name=model.name,
         slug=model.slug,
         current=money(current.micro_per_hour) if current else None,
+        per_gib=money(current.micro_per_gib_hour) if current and current.micro_per_gib_hour else None,
         prices=prices[::-1],
         flavors=[_flavor(flavor, current) for flavor in flavors] if current else [],
     )
@@ -128,6 +136,7 @@ def _price(rate: Rate, before: Rate | None, now: datetime) -> PriceRow:
         rate.valid.upper,
         _state(rate, now),
         change,
+        money(rate.micro_per_gib_hour) if rate.micro_per_gib_hour else None,
         money(rate.minimum_micro) if rate.minimum_micro else None,
     )
 
@@ -139,5 +148,5 @@ def _state(rate: Rate, now: datetime) -> str:
 
 
 def _flavor(flavor: Flavor, rate: Rate) -> FlavorPrice:
-    exact = exact_micro(flavor.share_milli * 3600, rate.micro_per_hour)
+    exact = exact_micro(flavor.share_milli * 3600, rate.price_of(flavor))
     return FlavorPrice(flavor.shown_name, Decimal(flavor.share_milli) / 10, micro_text(exact))

@@ -104,7 +104,7 @@ def _choice(
     refusal: str,
     chosen: str,
 ) -> FlavorChoice:
-    hourly = int(exact_micro(flavor.share_milli * 3600, rate.micro_per_hour)) if rate else None
+    hourly = int(exact_micro(flavor.share_milli * 3600, rate.price_of(flavor))) if rate else None
     return FlavorChoice(
         value=flavor.slug,
         title=flavor.shown_name,
