@@ -203,6 +203,9 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
     )
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL statement_timeout = '{PATIENCE}'; SET LOCAL work_mem = '{SORTED_IN}'")
+        # Nothing tells the planner how many rows the totals have: it guesses one, and would sum the energy of the whole
+        # month anew for each record.
+        cursor.execute("SET LOCAL enable_nestloop = off")
         for query, head in ((usage, ", HEADER"), (noted, ""), (external, "")):
             written = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv{})").format(query, sql.SQL(head))
             with cursor.cursor.copy(written) as copy:

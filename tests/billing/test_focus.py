@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from portal.billing.charges import charges_of
 from portal.billing.closing import close_period
@@ -105,3 +107,21 @@ def test_a_name_that_a_spreadsheet_would_run_is_text(world: World) -> None:
     names: set[Any] = {row["SubAccountName"] for row in rows(world)}
 
     assert "'=cmd|' /C calc'!A0" in names
+
+
+def test_no_row_reads_the_month_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nested loops the energy of a month was summed once for each record: minutes for 6,000 leases."""
+    plans: list[str] = []
+    copy = psycopg.Cursor.copy
+
+    def explained(self: psycopg.Cursor[Any], statement: sql.Composed, *args: Any) -> Any:
+        query = statement.as_string(self).partition("COPY (")[2].rpartition(") TO STDOUT")[0]
+        with self.connection.cursor() as cursor:
+            plans.append("\n".join(line for (line,) in cursor.execute("EXPLAIN " + query)))
+        return copy(self, statement, *args)
+
+    monkeypatch.setattr(psycopg.Cursor, "copy", explained)
+    assert rows(world)
+
+    assert len(plans) == 3
+    assert [plan for plan in plans if "Nested Loop" in plan] == []
