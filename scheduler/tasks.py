@@ -15,6 +15,7 @@ from portal.audit import device_codes
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
 from portal.billing import budgets, mailings, metering, settlement
+from portal.billing.electricity import post_due_electricity
 from portal.billing.energy import roll_up_energy
 from portal.celery import app
 from portal.common import outbox
@@ -163,6 +164,7 @@ def roll_up() -> None:
         with_retries(lambda: sweeping.sweep_idle(now=db_now()))
     with_retries(lambda: roll_up_hours(now=db_now()))
     with_retries(lambda: roll_up_energy(now=db_now()))
+    with_retries(lambda: post_due_electricity(now=db_now()))
     with_retries(lambda: settle_sleeps(now=db_now()))
     with_retries(lambda: note_presence(now=db_now()))
     with_retries(lambda: memberships.tell_of_ends(now=db_now()))

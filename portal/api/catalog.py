@@ -23,6 +23,7 @@ from portal.api.responses_money import RateAnswer, RatePreviewAnswer
 from portal.api.responses_requests import QuoteAnswer
 from portal.api.responses_setup import CurrencyAnswer, NamesAnswer
 from portal.api.wire import instant, money
+from portal.billing.electricity import expected_electricity
 from portal.billing.price_effect import TeamAtNewPrice, effect_of_price
 from portal.billing.selectors import currency
 from portal.budgets.wallets import paying_wallets
@@ -220,6 +221,10 @@ class QuoteEndpoint(Endpoint):
         stop = stopping(reached, spec.is_preemptible)
         rule = stop or asking_approval(reached)
         payer = paying_wallets([team]).get(team.pk)
+        power = expected_electricity(
+            flavor, count=spec.units, duration_s=spec.duration_s, starts_at=spec.starts_at or seen.starts_at or now,
+            now=now,
+        )  # fmt: skip
         return Response(
             {
                 "team": team.slug,
@@ -231,6 +236,12 @@ class QuoteEndpoint(Endpoint):
                 "usual_price": money(price.usual_micro, price.currency),
                 "discounts": [{"name": one.name, "percent": one.off_milli / 10} for one in price.discounts],
                 "minimum": money(price.minimum_micro or None, price.currency),
+                "electricity": power
+                and {
+                    "amount": money(power.amount_micro, price.currency),
+                    "kwh": power.watt_hours / 1000,
+                    "is_most": power.is_most,
+                },
                 "is_now": seen.is_now,
                 "starts_at": instant(seen.starts_at),
                 "starts_by": instant(seen.by),

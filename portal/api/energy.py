@@ -23,14 +23,16 @@ from portal.api.parsers import FileParser
 from portal.api.representations import Row
 from portal.api.responses_energy import (
     EnergyFactorAnswer,
-    EnergyUseAnswer,
     ImportedFactors,
+    LeaseEnergyAnswer,
     MonthEnergyAnswer,
     RefusedCounterAnswer,
     energy_row,
 )
-from portal.api.wire import MICRO, instant
+from portal.api.wire import MICRO, instant, money
+from portal.billing.electricity import electricity_by_team, electricity_of_lease
 from portal.billing.energy import (
+    KWH_MJ,
     EnergyBy,
     energy_of_lease,
     energy_of_month,
@@ -44,6 +46,7 @@ from portal.billing.energy_factors import (
     import_factors,
 )
 from portal.billing.models import EnergyFactor, EnergyFactorKind
+from portal.billing.selectors import currency
 from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import Forbidden, Invalid
 from portal.leases.selectors import visible_lease
@@ -65,7 +68,7 @@ class FactorValue(PriceField):
 
 
 class EnergyFactorBody(Body):
-    """A factor of a site from an instant on."""
+    """A factor of a site from an instant on; a price is that of a MWh in the currency of the books."""
 
     kind = s.ChoiceField(EnergyFactorKind.choices)
     site = Text(most=60, required=False, help_text="Left out: of every site without its own.")
@@ -87,11 +90,17 @@ class FactorFileBody(Body):
 class LeaseEnergyView(Endpoint):
     """What a lease used."""
 
-    @call("Read the energy of a lease", answer=EnergyUseAnswer, refusals=(404,), tag="leases")
+    @call("Read the energy of a lease", answer=LeaseEnergyAnswer, refusals=(404,), tag="leases")
     def get(self, request: Request, uid: str) -> Response:
-        """Read what a lease used and emitted so far, up to some minutes ago."""
+        """Read what a lease used and emitted so far, up to some minutes ago, and what of it is charged."""
         lease = visible_lease(self.rights, uid)
-        return Response(energy_row(energy_of_lease(lease, now=timezone.now())))
+        rows = electricity_of_lease(lease)
+        charged = rows and _electricity_row(
+            sum(row.energy_mj for row in rows), int(sum(row.exact for row in rows))
+        )
+        return Response(
+            energy_row(energy_of_lease(lease, now=timezone.now())) | {"electricity": charged or None}
+        )
 
 
 class MonthEnergy(Endpoint):
@@ -118,7 +127,21 @@ class MonthEnergy(Endpoint):
         person = request.query_params.get("person", "")[:150]
         rows, whole = energy_of_month(period, teams, by=EnergyBy(by), person=person, now=timezone.now())
         listed = [{"key": row.key, "name": row.name, **energy_row(row.figures)} for row in rows]
-        return Response({"month": month_of(period), "by": by, "rows": listed, "total": energy_row(whole)})
+        charged = electricity_by_team(period)
+        electricity = [
+            {"team": team.slug, "name": team.name, **_electricity_row(*charged[team.pk])}
+            for team in teams
+            if team.pk in charged
+        ]
+        return Response(
+            {
+                "month": month_of(period),
+                "by": by,
+                "rows": listed,
+                "total": energy_row(whole),
+                "electricity": electricity,
+            }
+        )
 
 
 class EnergyFactors(Endpoint):
@@ -201,6 +224,10 @@ class RefusedCounters(Endpoint):
             for one in found
         ]
         return Response({"next": None, "results": rows})
+
+
+def _electricity_row(mj: int, micro: int) -> Row:
+    return {"kwh": round(mj / KWH_MJ, 6), "amount": money(micro, currency())}
 
 
 def factor_row(factor: EnergyFactor) -> Row:

@@ -281,7 +281,7 @@ def import_row(book: FinanceImport) -> Row:
         "month": str(book.period),
         "digest": book.digest,
         "rows": book.rows,
-        "person": str(book.made_by),
+        "person": str(book.made_by or "Berth"),
         "made_at": instant(book.made_at),
         "reverses": book.reverses.uid if book.reverses else None,
         "reversed_by": reversal_uid(book) or None,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 
 from portal.api.representations import Row
 from portal.api.wire import instant, money
 from portal.billing.checklist import CloseItem, close_items
+from portal.billing.energy import KWH_MJ
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.rehearsal import Rehearsal
 from portal.billing.selectors import InvoiceView, LineView, currency
@@ -129,7 +131,21 @@ def line_row(line: LineView, currency: str) -> Row:
                 "starts_at": instant(line.external.starts_at),
                 "ends_at": instant(line.external.ends_at),
             }
-            if line.external
+            if line.external and line.external.energy_mj is None
+            else None
+        ),
+        "electricity": (
+            {
+                "kwh": f"{Decimal(line.external.energy_mj) / KWH_MJ:.6f}",
+                "basis": line.external.basis,
+                "price_per_kwh": money(
+                    round(line.external.amount_micro * KWH_MJ / line.external.energy_mj), currency
+                ),
+                "posted_by": line.external.book.uid,
+                "starts_at": instant(line.external.starts_at),
+                "ends_at": instant(line.external.ends_at),
+            }
+            if line.external and line.external.energy_mj
             else None
         ),
     }

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers as s
 
 from portal.api.representations import Row
-from portal.api.responses import ResponseShape
+from portal.api.responses import Money, ResponseShape
 from portal.billing.energy import EnergyBasis, EnergyFigures
 from portal.billing.models import EnergyFactorKind
 
@@ -27,6 +27,28 @@ class EnergyUseAnswer(ResponseShape):
     no_factor_kwh = s.FloatField(help_text="Energy that is in no carbon, as a factor of its hour is missing.")
 
 
+class ElectricityAnswer(ResponseShape):
+    """Energy that is charged by a price of electricity, with the PUE of its site, and what it comes to."""
+
+    kwh = s.FloatField()
+    amount = Money(help_text="Of a month by the cent; of a lease to the micro-unit, as invoices round lines.")
+
+
+class LeaseEnergyAnswer(EnergyUseAnswer):
+    """What a lease used, and what of it is charged."""
+
+    electricity = ElectricityAnswer(
+        allow_null=True, help_text="As far as it is metered; null: no price was in force."
+    )
+
+
+class TeamElectricityAnswer(ElectricityAnswer):
+    """The same of a team, by itself alone."""
+
+    team = s.SlugField()
+    name = s.CharField()
+
+
 class EnergyListed(EnergyUseAnswer):
     """The same of one team, person, device model or day."""
 
@@ -41,6 +63,9 @@ class MonthEnergyAnswer(ResponseShape):
     by = s.CharField()
     rows = EnergyListed(many=True)
     total = EnergyUseAnswer()
+    electricity = TeamElectricityAnswer(
+        many=True, help_text="What teams in sight are charged for electricity so far; empty: nothing."
+    )
 
 
 class EnergyFactorAnswer(ResponseShape):
@@ -49,7 +74,7 @@ class EnergyFactorAnswer(ResponseShape):
     id = s.IntegerField()
     kind = s.ChoiceField(EnergyFactorKind.choices)
     site = s.CharField(allow_blank=True, help_text="Empty: of every site without its own.")
-    value = s.CharField(help_text="Grams of CO2 equivalent per kWh, or the PUE.")
+    value = s.CharField(help_text="Grams of CO2 equivalent per kWh, the PUE, or the price of a MWh.")
     source = s.CharField()  # type: ignore[assignment]
     valid_from = s.DateTimeField()
     valid_until = s.DateTimeField(allow_null=True)

@@ -7,6 +7,7 @@ from rest_framework import serializers as s
 from portal.api.responses import Money, ResponseShape
 from portal.api.responses_energy import EnergyUseAnswer
 from portal.api.responses_requests import PromiseAnswer
+from portal.billing.energy import EnergyBasis
 from portal.billing.models import NoteState, PeriodState, RefundCause
 from portal.billing.rehearsal import DifferenceKind
 
@@ -241,6 +242,17 @@ class ExternalAnswer(ResponseShape):
     ends_at = s.DateTimeField()
 
 
+class ElectricityLineAnswer(ResponseShape):
+    """Electricity that a line bills: kWh of devices with the PUE of their site."""
+
+    kwh = s.CharField(help_text="As a decimal text.")
+    basis = s.ChoiceField([EnergyBasis.MEASURED, EnergyBasis.ESTIMATED])
+    price_per_kwh = Money(help_text="On average over its hours.")
+    posted_by = s.CharField(help_text="The id of the import that holds the month's electricity.")
+    starts_at = s.DateTimeField(help_text="Of its first hour.")
+    ends_at = s.DateTimeField(help_text="Of its last hour.")
+
+
 class LineLabelAnswer(ResponseShape):
     """What a part of a line is filed under; `share_milli_seconds` is how much of it, 0 for external usage."""
 
@@ -271,6 +283,7 @@ class LineAnswer(ResponseShape):
     minimum = Money(allow_null=True, help_text="The minimum charge that each of its leases came to.")
     labels = LineLabelAnswer(many=True, help_text="Empty in months that were closed before lines held them.")
     external = ExternalAnswer(allow_null=True, help_text="What the line bills of devices outside Berth.")
+    electricity = ElectricityLineAnswer(allow_null=True, help_text="The electricity that the line bills.")
 
 
 class InvoiceAnswer(InvoiceRow):

@@ -60,6 +60,16 @@ class QuoteDiscount(ResponseShape):
     percent = s.FloatField(help_text="What is paid less of the price.")
 
 
+class QuoteElectricity(ResponseShape):
+    """What the electricity of a request would probably cost, beside its price."""
+
+    amount = Money()
+    kwh = s.FloatField(help_text="With the energy of the building, where its PUE is known.")
+    is_most = s.BooleanField(
+        help_text="Nobody knows what such leases draw: it is what devices may draw at most."
+    )
+
+
 class QuoteAnswer(ResponseShape):
     """What a request would cost and when it would start. Null is unknown."""
 
@@ -72,6 +82,7 @@ class QuoteAnswer(ResponseShape):
     usual_price = Money(help_text="What it would be without discounts.")
     discounts = QuoteDiscount(many=True)
     minimum = Money(allow_null=True, help_text="The minimum charge, where the time alone would cost less.")
+    electricity = QuoteElectricity(allow_null=True, help_text="Null: electricity has no price then.")
     is_now = s.BooleanField(allow_null=True)
     starts_at = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
     starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from portal.billing.checklist import UNLIKE_EVENTS
 from portal.billing.conservation import capacity_faults
+from portal.billing.electricity import electricity_otherwise
 from portal.billing.line_labels import lines_labelled_otherwise
 from portal.billing.models import (
     BillingPeriod,
@@ -83,6 +84,11 @@ def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
             "labels_are_of_usage",
             "Lines are filed under what their usage is filed under: cost centre, project and tags.",
             lambda: lines_labelled_otherwise(period),
+        ),
+        (
+            "electricity_is_its_energy",
+            "Electricity on lines is the energy of the month's hours at their prices, within what devices may draw.",
+            lambda: electricity_otherwise(period),
         ),
         (
             "capacity_adds_up",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.db.models import Q, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from portal.billing.electricity import charges_electricity, complete_at, is_posted
 from portal.billing.metering import active_intervals, events_by_lease, pieces, rates_by_model
 from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodState, UsageTotal
 from portal.billing.settled import settled_until
@@ -74,6 +75,7 @@ def close_items(period: BillingPeriod, *, now: datetime) -> list[CloseItem]:
         _settled(period, now),
         _priced(period, now),
         _metered(period, now),
+        _electricity(period, now),
         _sound(),
         _usage(period),
         _crossing(period),
@@ -164,6 +166,22 @@ def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
         len(names),
     )
     return _named("metered", names, met, text, is_met_by_closing=True)
+
+
+def _electricity(period: BillingPeriod, now: datetime) -> CloseItem:
+    if not charges_electricity(period.starts_at, period.ends_at):
+        return CloseItem(
+            "electricity", True, True, 0, _("No price of electricity is in force: none is charged.")
+        )
+    if now < complete_at(period):
+        text = _("Energy of the month is still coming in, until %(at)s UTC.") % {
+            "at": f"{complete_at(period).astimezone(UTC):%Y-%m-%d %H:%M}"
+        }
+        return CloseItem("electricity", False, True, 0, text)
+    if is_posted(period):
+        return CloseItem("electricity", True, True, 0, _("Electricity is on the books as it was measured."))
+    text = _("Electricity is not on the books as it was measured: closing puts it there.")
+    return CloseItem("electricity", False, True, 0, text, is_met_by_closing=True)
 
 
 def _sound() -> CloseItem:

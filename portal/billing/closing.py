@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.billing.checklist import close_items
+from portal.billing.electricity import complete_at, post_electricity
 from portal.billing.external_lines import external_usage, line_of_external
 from portal.billing.line_labels import labels_of_totals
 from portal.billing.metering import meter_all
@@ -43,7 +44,7 @@ PATIENCE = (
 def close_period(
     *, period: BillingPeriod, actor: User | None, seen: str = "", now: datetime
 ) -> list[Invoice]:
-    """Meter, invoice and freeze a month that is over; all of it or nothing.
+    """Meter, invoice and freeze a month that is over, its electricity with it; all of it or nothing.
 
     ``seen`` is what a rehearsal said that the month comes to, "" for whatever it does. Raises Conflict with every must
     of ``close_items`` that is not met, and where it comes to something else; PeriodClosed when it is closed already.
@@ -51,6 +52,8 @@ def close_period(
     """
     if period.state != PeriodState.CLOSED and period.ends_at <= now:
         meter_all(now=now)
+        if period.state == PeriodState.OPEN and complete_at(period) <= now:
+            with_retries(lambda: post_electricity(period, now=now))
     return with_retries(lambda: _close(period.pk, actor, seen, now))
 
 

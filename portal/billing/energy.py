@@ -1,6 +1,7 @@
 """Energy and carbon: what leases used by the counters of their devices, and what that comes to by dated factors.
 
-Money never reads this. What nobody measured is unknown, and so is carbon where a factor is missing (docs/adr/0038).
+Only ``billing.electricity`` makes money of it. What nobody measured is unknown, and so is carbon where a factor is
+missing (docs/adr/0038).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import models
+from django.db import models, transaction
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from portal.billing.labels import NONE, read_labels
 from portal.billing.models import BillingPeriod
-from portal.billing.periods import day_starts
+from portal.billing.periods import day_starts, hold_books
 from portal.common.months import Months
 from portal.common.sql import execute, fetch, in_sql
 from portal.leases.models import Lease
@@ -69,7 +70,7 @@ SELECT lease_id, begins, min(site), ceil(coalesce(sum(seconds) FILTER (WHERE is_
 """  # noqa: S608 (our own words)
 
 
-def _factor(kind: str, site: str) -> str:
+def factor_at(kind: str, site: str) -> str:
     """Return SQL for the factor of a site that is in force when the hour ``h`` begins."""
     return f"""(SELECT value_milli FROM (
     SELECT value_milli, valid FROM billing_energyfactor WHERE kind = '{kind}' AND site = {site}
@@ -80,8 +81,8 @@ def _factor(kind: str, site: str) -> str:
 # The factors of hours and sites: that of the site, else the one for all other sites. OFFSET keeps the planner from
 # looking them up again for each lease.
 _FACTORS = f"""
-SELECT h.site, h.begins, coalesce({_factor("carbon", "h.site")}, {_factor("carbon", "''")}) AS grid,
-       coalesce({_factor("pue", "h.site")}, {_factor("pue", "''")}) AS pue
+SELECT h.site, h.begins, coalesce({factor_at("carbon", "h.site")}, {factor_at("carbon", "''")}) AS grid,
+       coalesce({factor_at("pue", "h.site")}, {factor_at("pue", "''")}) AS pue
   FROM (SELECT DISTINCT site, begins FROM billing_leaseenergy WHERE {{hours}}) AS h OFFSET 0
 """  # noqa: S608 (our own words)
 # Milligrams: thousandths of a joule x thousandths of a PUE x milligrams per kWh.
@@ -275,12 +276,14 @@ class RefusedCounter:
     at: datetime
 
 
+@transaction.atomic
 def roll_up_energy(*, now: datetime) -> int:
     """Make the hours that may still grow anew from their minutes; returns how many rows it wrote. Safe to repeat."""
     since = (now - LATE).replace(minute=0, second=0, microsecond=0)
     if now.minute >= 15:  # the hour before is complete but for minutes that came late
         since = now.replace(minute=0, second=0, microsecond=0)
     month, _next = Months().bounds(now)
+    hold_books()  # a close waits for the hours that are written here, and none are written into a month that it closed
     return execute(_ROLL_UP, {"now": now, "since": since, "month": month})
 
 

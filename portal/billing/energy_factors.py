@@ -1,10 +1,10 @@
-"""Dated factors of sites: grams of CO2 equivalent per kWh of the grid, and the PUE. Finance and operators set them."""
+"""Dated factors of sites: grams of CO2 equivalent per kWh, the PUE, the price of electricity. Finance and operators."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
 from django.db import IntegrityError, transaction
@@ -21,7 +21,12 @@ from portal.common.errors import Conflict, Invalid, NotFound
 from portal.fleet.models import Node
 
 # In thousandths. Coal stays below 1.5 kg per kWh; a PUE below one would make energy.
-BOUNDS = {EnergyFactorKind.CARBON: (0, 5_000_000), EnergyFactorKind.PUE: (1000, 10_000)}
+BOUNDS = {
+    EnergyFactorKind.CARBON: (0, 5_000_000),
+    EnergyFactorKind.PUE: (1000, 10_000),
+    EnergyFactorKind.PRICE: (0, 10_000_000),
+}
+JUST_NOW = timedelta(minutes=1)
 CSV_COLUMNS = ("kind", "site", "from", "until", "value", "source")
 MOST_ROWS, MOST_NAMED = 20_000, 20
 
@@ -57,14 +62,15 @@ def add_factor(
 ) -> EnergyFactor:  # fmt: skip
     """Set a factor of a site from an instant on (None: from now on); an open one that is in force ends there.
 
-    It may begin in the past where none was in force, after the last closed month. Raises Invalid naming the field,
+    It may begin in the past where none was in force, after the last closed month; a price of electricity begins now or
+    later. Raises Invalid naming the field,
     and Conflict where another covers that time.
     """
     lock_books()
     now = db_now()
     begin = now if starts_at is None else starts_at
     spec = FactorSpec(kind, site.strip(), value, source.strip(), begin, ends_at)
-    wrong = _wrong(spec, closed=_closed_until())
+    wrong = _wrong(spec, closed=_closed_until(), now=now)
     if wrong:
         raise Invalid(fields=wrong)
     open_ones = EnergyFactor.objects.select_for_update().filter(
@@ -114,11 +120,12 @@ def end_factor(*, key: int, actor: User | None) -> EnergyFactor | None:
 def import_factors(text: str, *, actor: User | None, is_trial: bool = False) -> list[FactorSpec]:
     """Add all factors of a CSV file or none of them; a trial only says what they would be.
 
-    Raises Invalid with the lines that are wrong. The file never ends factors that are in force.
+    Raises Invalid with the lines that are wrong. The file never ends factors that are in force, and the
+    prices of a site leave no gap in it.
     """
     lock_books()
     now = db_now()
-    specs = _read(text, closed=_closed_until())
+    specs = _read(text, closed=_closed_until(), now=now)
     taken = list(EnergyFactor.objects.values_list("kind", "site", "valid"))
     spans = [(k, s, v.lower, v.upper, 0) for k, s, v in taken]
     spans += [(one.kind, one.site, one.starts_at, one.ends_at, line) for line, one in specs]
@@ -128,6 +135,14 @@ def import_factors(text: str, *, actor: User | None, is_trial: bool = False) -> 
         if first[:2] == second[:2] and (first[3] is None or second[2] < first[3]):
             other = max(first[4], second[4])
             wrong[_line(other)] = _("Another factor of this site covers part of that time.")
+        elif (
+            first[:2] == second[:2]
+            and first[0] == EnergyFactorKind.PRICE
+            and first[4]
+            and second[4]
+            and first[3] != second[2]
+        ):
+            wrong[_line(second[4])] = _("Electricity has no price between the line before and this one.")
     _refuse(wrong)
     if not is_trial:
         try:
@@ -141,7 +156,7 @@ def import_factors(text: str, *, actor: User | None, is_trial: bool = False) -> 
     return [one for _line_no, one in specs]
 
 
-def _read(text: str, *, closed: datetime | None) -> list[tuple[int, FactorSpec]]:
+def _read(text: str, *, closed: datetime | None, now: datetime) -> list[tuple[int, FactorSpec]]:
     rows = read_rows(text, columns=CSV_COLUMNS, needed=CSV_COLUMNS, example=",".join(CSV_COLUMNS)).rows
     if len(rows) > MOST_ROWS:
         raise unusable(_("This file has too many lines: %(n)d at most.") % {"n": MOST_ROWS})
@@ -152,7 +167,7 @@ def _read(text: str, *, closed: datetime | None) -> list[tuple[int, FactorSpec]]
             wrong[_line(row.number)] = _("This line has too many or too few columns.")
             continue
         spec = _spec(row.cells)
-        bad = _wrong(spec, closed=closed) if isinstance(spec, FactorSpec) else {"value": spec}
+        bad = _wrong(spec, closed=closed, now=now) if isinstance(spec, FactorSpec) else {"value": spec}
         if bad:
             wrong[_line(row.number)] = " ".join(bad.values())
         elif isinstance(spec, FactorSpec):
@@ -183,10 +198,10 @@ def _instant(text: str) -> datetime | None:
     return at if at is not None and at.tzinfo is not None else None
 
 
-def _wrong(spec: FactorSpec, *, closed: datetime | None) -> dict[str, str]:
+def _wrong(spec: FactorSpec, *, closed: datetime | None, now: datetime) -> dict[str, str]:
     fields: dict[str, str] = {}
     if spec.kind not in EnergyFactorKind.values:
-        fields["kind"] = _("The kind is carbon or pue.")
+        fields["kind"] = _("The kind is carbon, pue or price.")
     else:
         least, most = BOUNDS[EnergyFactorKind(spec.kind)]
         # NaN compares with nothing, and what is out of bounds may be too large to be rounded or multiplied.
@@ -205,6 +220,10 @@ def _wrong(spec: FactorSpec, *, closed: datetime | None) -> dict[str, str]:
         fields["source"] = _("Say where the figure is from, in up to 200 characters.")
     if not 2000 <= spec.starts_at.year <= 2100:
         fields["starts_at"] = _("Give a year from 2000 to 2100.")
+    elif spec.kind == EnergyFactorKind.PRICE and spec.starts_at < now - JUST_NOW:
+        fields["starts_at"] = _(
+            "A price of electricity begins now or later: people know it before they use it."
+        )
     elif closed is not None and spec.starts_at < closed:
         fields["starts_at"] = _("This month is closed: its carbon stays as it is.")
     if spec.ends_at is not None and not spec.starts_at < spec.ends_at:

@@ -313,6 +313,10 @@ def _apply(text: str, rights: Rights, now: datetime) -> FinanceImport:
 def undo_usage(book: FinanceImport, *, rights: Rights, now: datetime) -> FinanceImport:
     """Undo an import by one that reverses all its rows; raises Forbidden, Conflict, PeriodClosed."""
     require_finance(rights)
+    if book.kind == ImportKind.ENERGY:
+        raise Conflict(
+            _("Electricity follows the energy record and its prices: Berth writes it anew where they change.")
+        )
     return with_retries(lambda: _undo(book.pk, rights, now))
 
 
@@ -323,18 +327,24 @@ def _undo(pk: int, rights: Rights, now: datetime) -> FinanceImport:
     book = FinanceImport.objects.select_for_update(of=("self",)).select_related("period").get(pk=pk)
     if not undoable(book):
         raise Conflict(_("This import was undone already, or undoes another one."))
-    made = FinanceImport.objects.create(
-        kind=book.kind, period=period, digest=book.digest, currency=book.currency, rows=book.rows, reverses=book,
-        is_live=False, made_by=rights.user, made_at=now,
-    )  # fmt: skip
-    rows = list(ExternalUsage.objects.filter(book=book))
-    amount = -sum(row.amount_micro for row in rows)
-    for row in rows:
-        row.pk, row.book, row.amount_micro, row.is_live = None, made, -row.amount_micro, False
-        row._state.adding = True
-    ExternalUsage.objects.bulk_create(rows, batch_size=1000)
+    amount = -sum(ExternalUsage.objects.filter(book=book).values_list("amount_micro", flat=True))
+    made = reverse_rows(book, made_by=rights.user, now=now)
     record(
         rights.user, "import.undone", book.uid, at=now, kind=book.kind, month=str(period), by=made.uid, rows=book.rows,
         amount_micro=amount,
     )  # fmt: skip
+    return made
+
+
+def reverse_rows(book: FinanceImport, *, made_by: User | None, now: datetime) -> FinanceImport:
+    """Return the import that reverses every row of one. Call inside a transaction that holds the month open."""
+    made = FinanceImport.objects.create(
+        kind=book.kind, period=book.period, digest=book.digest, currency=book.currency, rows=book.rows, reverses=book,
+        is_live=False, made_by=made_by, made_at=now,
+    )  # fmt: skip
+    rows = list(ExternalUsage.objects.filter(book=book))
+    for row in rows:
+        row.pk, row.book, row.amount_micro, row.is_live = None, made, -row.amount_micro, False
+        row._state.adding = True
+    ExternalUsage.objects.bulk_create(rows, batch_size=1000)
     return made

@@ -71,16 +71,17 @@ COLUMNS = {
     "x_EnergyBasis": "energy_basis",
     "x_EnergyKwh": f"number(energy_mj / {KWH_MJ}.0)",
 }
-# What differs where devices outside Berth were used: their source provides them.
+# What differs where devices outside Berth were used: their source provides them. Electricity of leases is our own.
 OF_EXTERNAL = {
     "ChargeDescription": "text(note)",
     "ChargeFrequency": "'Usage-Based'",
-    "ConsumedUnit": "'Hours'",
+    "ConsumedQuantity": f"number(coalesce(charged_mj / {KWH_MJ}.0, seconds / 3600.0))",
+    "ConsumedUnit": "CASE WHEN charged_mj IS NULL THEN 'Hours' ELSE 'kWh' END",
     "ProviderName": "text(source)",
     "PublisherName": "text(source)",
     "ResourceId": "text(lease)",
     "ResourceName": "text(lease)",
-    "ResourceType": "'External usage'",
+    "ResourceType": "CASE WHEN charged_mj IS NULL THEN 'External usage' ELSE 'Electricity' END",
 }
 _WRITTEN = "%Y-%m-%dT%H:%M:%SZ"
 _WORDS = (
@@ -152,7 +153,9 @@ SELECT {columns} FROM (
     NULL::bigint AS micro_per_hour, x.currency, NULL::bigint AS rate_id, NULL::bigint AS list_per_hour,
     x.external_id AS lease, w.username AS person, NULL AS sku, x.description AS flavor, NULL AS device_model,
     o.slug AS account, b.project, coalesce(b.tags, '{{}}') AS tags, NULL::numeric AS carbon_mg,
-    NULL::numeric AS energy_mj, NULL AS energy_basis, x.description AS note, x.amount_micro AS billed, x.source
+    NULL::numeric AS energy_mj, NULL AS energy_basis, x.description AS note, x.amount_micro AS billed,
+    CASE WHEN x.energy_mj IS NULL THEN x.source ELSE {issuer} END AS source,
+    x.energy_mj AS charged_mj
   FROM unnest({rows}::bigint[], {numbers}::text[], {teams}::text[], {centres}::text[])
     AS c(row_id, number_of_invoice, team, cost_centre)
   JOIN billing_externalusage x ON x.id = c.row_id JOIN teams_team o ON o.id = x.team_id
@@ -199,6 +202,7 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
         numbers=sql.Literal([c.number for c in outside]),
         teams=sql.Literal([c.team_name for c in outside]),
         centres=sql.Literal([c.cost_centre for c in outside]),
+        issuer=sql.Literal(given["issuer"]),
         columns=of_external,
     )
     with transaction.atomic(), connection.cursor() as cursor:

@@ -15,7 +15,14 @@ from django.db import IntegrityError
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from portal.billing.models import BillingPeriod, ExternalUsage, FinanceImport, OpeningBalance, PeriodState
+from portal.billing.models import (
+    BillingPeriod,
+    ExternalUsage,
+    FinanceImport,
+    ImportKind,
+    OpeningBalance,
+    PeriodState,
+)
 from portal.billing.periods import open_period, zone_at
 from portal.catalog.pricing import MINOR_MICRO
 from portal.common.csv_rows import CsvFile, CsvRow, plain_text, unusable
@@ -245,4 +252,4 @@ def visible_import(rights: Rights, uid: str) -> FinanceImport:
 
 def undoable(book: FinanceImport) -> bool:
     """Say whether an import can be undone: it is live and its month open."""
-    return book.is_live and book.period.state == PeriodState.OPEN
+    return book.is_live and book.period.state == PeriodState.OPEN and book.kind != ImportKind.ENERGY

@@ -21,7 +21,7 @@ class LeaseEnergy(models.Model):
 
     Thousandths of a joule, and the device-seconds in which that was known: measured by the counter of a device that
     the lease held as a whole, estimated from its power or its share of a device. ``site`` is copied from the node.
-    Made of minutes again and again until they are all in; never money.
+    Made of minutes again and again until they are all in.
     """
 
     lease = models.ForeignKey(Lease, on_delete=models.CASCADE, related_name="+", db_index=False)
@@ -50,16 +50,21 @@ class LeaseEnergy(models.Model):
 
 
 class EnergyFactorKind(models.TextChoices):
-    """What a factor says: grams of CO2 equivalent per kWh, or energy of the building per energy of the devices."""
+    """What a factor says: grams of CO2 equivalent per kWh, energy of the building per energy of the devices, a price.
+
+    The price of electricity is in the currency of the books for a MWh: its thousandths are micro-units for a kWh.
+    """
 
     CARBON = "carbon", _("Grid, g CO₂e per kWh")
     PUE = "pue", _("PUE")
+    PRICE = "price", _("Electricity, price per MWh")
 
 
 class EnergyFactor(models.Model):
     """A dated factor of a site, "" for every site without its own, with where the figure is from.
 
-    ``value_milli`` is in thousandths: of a gram per kWh, or of the PUE. Once begun it can only be given an end.
+    ``value_milli`` is in thousandths: of a gram per kWh, of the PUE, or of a price per MWh. Once begun it
+    can only be given an end.
     """
 
     kind = models.CharField(max_length=6, choices=EnergyFactorKind.choices)
@@ -86,7 +91,8 @@ class EnergyFactor(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(kind=EnergyFactorKind.CARBON, value_milli__lte=5_000_000)
-                | Q(kind=EnergyFactorKind.PUE, value_milli__gte=1000, value_milli__lte=10_000),
+                | Q(kind=EnergyFactorKind.PUE, value_milli__gte=1000, value_milli__lte=10_000)
+                | Q(kind=EnergyFactorKind.PRICE, value_milli__lte=10_000_000),
                 name="energy_factor_possible",
             ),
             models.CheckConstraint(condition=~Q(source=""), name="energy_factor_has_a_source"),

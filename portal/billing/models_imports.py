@@ -14,13 +14,15 @@ class ImportKind(models.TextChoices):
 
     BALANCES = "balances", _("Opening balances")
     USAGE = "usage", _("External usage")
+    ENERGY = "energy", _("Electricity")
 
 
 class FinanceImport(models.Model):
     """A CSV file that finance imported into a month, all of it or nothing; ``digest`` is that of its text.
 
     What undoes one is an import of its own, ``reverses``, with every row negated. A file is live until then, and can
-    be imported again afterwards. A trigger writes ``is_live``; nothing else ever changes.
+    be imported again afterwards. A trigger writes ``is_live``; nothing else ever changes. A month's electricity is one,
+    too: Berth makes it from the energy record (``billing.electricity``), and nobody imported it.
     """
 
     uid = models.CharField(max_length=24, unique=True, default=import_uid)
@@ -31,7 +33,9 @@ class FinanceImport(models.Model):
     rows = models.PositiveIntegerField()
     reverses = models.OneToOneField("self", null=True, on_delete=models.PROTECT, related_name="reversal")
     is_live = models.BooleanField(default=True)
-    made_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    made_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
     made_at = models.DateTimeField()
 
     class Meta:
@@ -42,6 +46,11 @@ class FinanceImport(models.Model):
             ),
             models.CheckConstraint(condition=Q(kind__in=ImportKind.values), name="import_kind_known"),
             models.CheckConstraint(condition=Q(rows__gt=0), name="import_has_rows"),
+            models.CheckConstraint(
+                condition=Q(kind=ImportKind.ENERGY, made_by=None)
+                | (~Q(kind=ImportKind.ENERGY) & Q(made_by__isnull=False)),
+                name="import_made_by_somebody",
+            ),
             models.CheckConstraint(
                 condition=Q(reverses=None) | Q(is_live=False), name="import_reversal_not_live"
             ),
@@ -94,7 +103,8 @@ class ExternalUsage(models.Model):
 
     ``external_id`` is the row's name at its ``source``; what is live has it once. ``line`` is the row's number in the
     file, ``billed_on`` the line of an invoice, set when the month closes. Only that and ``is_live`` ever change. What
-    was undone is on no line: the rows that reverse it take it back to nothing.
+    was undone is on no line: the rows that reverse it take it back to nothing. Electricity of leases has ``energy_mj``,
+    thousandths of a joule with their PUE, and how they are known, ``basis``.
     """
 
     book = models.ForeignKey(FinanceImport, on_delete=models.PROTECT, related_name="usage", db_index=False)
@@ -110,6 +120,8 @@ class ExternalUsage(models.Model):
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField()
     gpu_milli = models.PositiveIntegerField()
+    energy_mj = models.BigIntegerField(null=True)
+    basis = models.CharField(max_length=9, blank=True, default="", db_default="")
     amount_micro = models.BigIntegerField()
     currency = models.CharField(max_length=3)
     label = models.ForeignKey(
@@ -135,7 +147,11 @@ class ExternalUsage(models.Model):
                 condition=Q(is_live=True),
             ),
             models.CheckConstraint(
-                condition=Q(ends_at__gt=F("starts_at"), gpu_milli__gt=0)
+                condition=Q(ends_at__gt=F("starts_at"))
+                & (
+                    Q(gpu_milli__gt=0, energy_mj=None, basis="")
+                    | Q(gpu_milli=0, energy_mj__gte=0, basis__in=("measured", "estimated"))
+                )
                 & ~Q(source="")
                 & ~Q(external_id="")
                 & ~Q(description=""),

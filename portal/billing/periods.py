@@ -184,6 +184,14 @@ def lock_books() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [BOOKS_LOCK])
 
 
+def hold_books() -> None:
+    """Keep any month from closing until this transaction ends; a close that is under way is waited for.
+
+    Call inside a transaction, before any row is locked. What is read afterwards has what that close has written.
+    """
+    execute("SELECT pg_advisory_xact_lock_shared(%s)", [BOOKS_LOCK])
+
+
 def hold_periods(starts: Iterable[datetime]) -> dict[datetime, BillingPeriod]:
     """Return the periods that begin at these instants, opened on first sight; none of them closes meanwhile.
 

@@ -31,7 +31,13 @@ def lease(
     if as_json:
         output.out_json(found)
         return
-    output.facts(energy_facts(found))
+    charged = found["electricity"]
+    paid = (
+        (("electricity", f"{formatting.price(charged['amount'])} for {charged['kwh']:,.3f} kWh"),)
+        if charged
+        else ()
+    )
+    output.facts((*energy_facts(found), *paid))
 
 
 @app.command("month")
@@ -55,6 +61,12 @@ def month(
     output.table(
         (by.replace("_", " ").upper(), *COLUMNS), [(name, *_cells(row)) for name, row in rows], empty=""
     )
+    if found["electricity"]:
+        cells = [
+            (row["team"], f"{row['kwh']:,.3f}", formatting.money(row["amount"]))
+            for row in found["electricity"]
+        ]
+        output.table(("TEAM", "KWH CHARGED", "ELECTRICITY"), cells, empty="")
 
 
 @app.command("factors")
@@ -78,7 +90,10 @@ def list_factors(as_json: Json = False) -> None:
 @app.command("set")
 @guarded
 def set_factor(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="carbon (g CO2e per kWh of the grid) or pue.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="carbon (g CO2e per kWh of the grid), pue, or price (of a MWh)."),
+    ],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Such as 380.5, or 1.3 for a PUE.")],
     source: Annotated[str, typer.Option("--source", help="Where the figure is from.")],
     site: Annotated[

@@ -256,6 +256,7 @@ def quote(
                 for one in found["discounts"]
             ),
             *((("minimum charge", formatting.price(found["minimum"])),) if found["minimum"] else ()),
+            *((("electricity", _electricity(found["electricity"])),) if found["electricity"] else ()),
             ("start", "never" if found["is_impossible"] else starts),
             *((("budget", found["budget"]["sentence"]),) if found["budget"] else ()),
             *((("wallet", _wallet(found["wallet"])),) if found["wallet"] else ()),
@@ -401,6 +402,12 @@ def withdraw(name: Name, as_json: Json = False) -> None:
 def _part(name: str) -> str:
     """Return a name that stays one part of an address."""
     return quoted(name, safe="") or "-"
+
+
+def _electricity(found: dict[str, Any]) -> str:
+    """Return what electricity would cost beside the price."""
+    how = "at most" if found["is_most"] else "probably"
+    return f"{how} {formatting.money(found['amount'])} more ({found['kwh']:,.3f} kWh)"
 
 
 def _wallet(found: dict[str, Any]) -> str:

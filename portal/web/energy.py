@@ -16,7 +16,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.billing.energy import EnergyBy, energy_of_month, refused_counters
+from portal.billing.electricity import electricity_by_team
+from portal.billing.energy import KWH_MJ, EnergyBy, energy_of_month, refused_counters
 from portal.billing.energy_factors import (
     CSV_COLUMNS,
     add_factor,
@@ -26,12 +27,14 @@ from portal.billing.energy_factors import (
     sites,
 )
 from portal.billing.models import EnergyFactor, EnergyFactorKind
+from portal.billing.selectors import currency
 from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
-from portal.web.energy_figures import ShownEnergy, shown_energy
+from portal.web.energy_figures import ShownEnergy, kwh_text, shown_energy
 from portal.web.fields import MomentField, text_field
+from portal.web.figures import money
 from portal.web.invoices.months import all_months
 from portal.web.reports.forms import ReportFilter
 from portal.web.reports.page import teams_of_report
@@ -78,7 +81,9 @@ class FactorForm(forms.Form):
     )
     source = text_field(gettext_lazy("Source"), 200, gettext_lazy("Where the figure is from."))
     starts_at = MomentField(
-        label=gettext_lazy("From"), required=False, hint=gettext_lazy("Left empty: now. It may be past.")
+        label=gettext_lazy("From"),
+        required=False,
+        hint=gettext_lazy("Left empty: now. It may be past, but for a price."),
     )
     ends_at = MomentField(
         label=gettext_lazy("Until"), required=False, hint=gettext_lazy("Left empty: until another follows.")
@@ -113,7 +118,21 @@ def page(request: HttpRequest) -> HttpResponse:
         rows, figures = energy_of_month(period, teams, by=by, person=form.person(), now=now)
         whole = shown_energy(figures)
         lists.append((str(by.label), [(_name(by, row.name), shown_energy(row.figures)) for row in rows]))
-    context = {"form": form, "period": period, "lists": lists, "whole": whole, "team": top}
+    charged = electricity_by_team(period)
+    electricity = [
+        (team, kwh_text(charged[team.pk][0] / KWH_MJ), money(charged[team.pk][1]))
+        for team in teams
+        if team.pk in charged
+    ]
+    context = {
+        "form": form,
+        "period": period,
+        "lists": lists,
+        "whole": whole,
+        "team": top,
+        "electricity": electricity,
+        "currency": currency(),
+    }
     return render(request, "web/energy.html", context)
 
 
@@ -188,9 +207,9 @@ def _factors(
     tried: str = "",
 ) -> HttpResponse:
     now = timezone.now()
-    rows = factors()
+    rows, unit = factors(), currency()
     context: dict[str, Any] = {
-        "rows": [_row(one, now) for one in rows[:MOST_SHOWN]],
+        "rows": [_row(one, unit, now) for one in rows[:MOST_SHOWN]],
         "left_out": max(0, len(rows) - MOST_SHOWN),
         "form": form,
         "file": file,
@@ -203,17 +222,21 @@ def _factors(
     return render(request, "web/energy_factors.html", context, status=status)
 
 
-def _row(factor: EnergyFactor, now: datetime) -> FactorRow:
+def _row(factor: EnergyFactor, unit_of_books: str, now: datetime) -> FactorRow:
     begin, end = factor.valid.lower, factor.valid.upper
-    is_carbon = factor.kind == EnergyFactorKind.CARBON
+    what, unit = {
+        EnergyFactorKind.CARBON: (_("Grid"), _("g CO₂e/kWh")),
+        EnergyFactorKind.PUE: (_("PUE"), ""),
+        EnergyFactorKind.PRICE: (_("Electricity"), _("%(currency)s/MWh") % {"currency": unit_of_books}),
+    }[EnergyFactorKind(factor.kind)]
     return FactorRow(
         key=factor.pk,
-        what=_("Grid") if is_carbon else _("PUE"),
+        what=what,
         site=factor.site or _("all other sites"),
         value=number_format(
             (Decimal(factor.value_milli) / 1000).normalize(), use_l10n=True, force_grouping=True
         ),
-        unit=_("g CO₂e/kWh") if is_carbon else "",
+        unit=unit,
         source=factor.source,
         starts_at=begin,
         ends_at=end,

@@ -44,9 +44,10 @@ from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import BerthError, Invalid
 from portal.web.access import done, refused, rights_of
 from portal.web.figures import money
+from portal.web.invoices.rows import beside_text
 
 SHOWN = 200
-UNDO = {ImportKind.BALANCES: undo_balances, ImportKind.USAGE: undo_usage}
+UNDO = {ImportKind.BALANCES: undo_balances, ImportKind.USAGE: undo_usage, ImportKind.ENERGY: undo_usage}
 PER_PAGE = 50
 
 
@@ -204,7 +205,7 @@ def fault_texts(faults: Sequence[tuple[str, str]]) -> list[str]:
 def one(request: HttpRequest, uid: str) -> HttpResponse:
     """Show an import with its rows."""
     book = visible_import(rights_of(request), uid)
-    is_usage = book.kind == ImportKind.USAGE
+    is_usage = book.kind != ImportKind.BALANCES
     rows: QuerySet[Any] = (
         book.usage.select_related("team", "user") if is_usage else book.balances.select_related("team")
     )
@@ -233,7 +234,7 @@ def _brought(row: OpeningBalance) -> dict[str, Any]:
 def _billed(row: ExternalUsage) -> dict[str, Any]:
     return {
         "number": row.line,
-        "what": row.description,
+        "what": beside_text(row),
         "source": row.source,
         "id": row.external_id,
         "team": row.team,
@@ -264,7 +265,7 @@ def import_row(book: FinanceImport) -> dict[str, Any]:
         "kind": book.get_kind_display(),
         "month": book.period,
         "rows": book.rows,
-        "by": str(book.made_by),
+        "by": str(book.made_by or "Berth"),
         "at": book.made_at,
         "reverses": book.reverses.uid if book.reverses else "",
         "reversed_by": reversal_uid(book),

@@ -64,11 +64,13 @@ def beside_cells(
 ) -> tuple[str, str, str]:
     """Return the number of a note, what it corrects as "202610-0003/2" (invoice and line), and why; "" for usage.
 
-    External usage says so in place of a number, and its source and id there; so do leases that came to their minimum
-    charge.
+    External usage says so in place of a number, and its source and id there; so do electricity, with its kWh, and
+    leases that came to their minimum charge.
     """
     if minimum_micro:
         return "minimum", "", f"minimum charge {amount_text(minimum_micro)} for a lease"
+    if external is not None and external.energy_mj is not None:
+        return "electricity", "", external.description
     if external is not None:
         return "external", "", f"{external.source}: {external.external_id}"
     if note is None:

@@ -10,7 +10,10 @@ from decimal import Decimal
 from fractions import Fraction
 
 from django.db.models import QuerySet, Sum
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
 
+from portal.billing.energy import KWH_MJ, EnergyBasis
 from portal.billing.external_lines import external_sums
 from portal.billing.line_labels import LineLabels
 from portal.billing.metering import events_by_lease
@@ -59,6 +62,7 @@ class PrintedLine:
     late_for: date | None
     note: InvoiceNote | None = None
     external: ExternalUsage | None = None
+    per_kwh: Decimal | None = None
     minimum: Decimal | None = None
 
 
@@ -205,7 +209,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
     return PrintedLine(
         position=line.position,
         person=line.person,
-        flavor=line.flavor if line.external else words[line.flavor],
+        flavor=beside_text(line.external) if line.external else words[line.flavor],
         device_model=line.device_model,
         leases=line.lease_count,
         length=span(line.seconds),
@@ -216,8 +220,28 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
         late_for=date.fromisoformat(f"{line.late_for}-01") if line.late_for else None,
         note=line.note,
         external=line.external,
+        per_kwh=per_kwh(line.external) if line.external else None,
         minimum=money(line.minimum_micro) if line.minimum_micro else None,
     )
+
+
+def beside_text(row: ExternalUsage) -> str:
+    """Return what a line without usage of ours bills: electricity in the reader's language, else as its file has it."""
+    if row.energy_mj is None:
+        return row.description
+    text = (
+        _("Electricity, %(kwh)s kWh measured")
+        if row.basis == EnergyBasis.MEASURED
+        else _("Electricity, %(kwh)s kWh estimated")
+    )
+    return text % {"kwh": number_format(Decimal(row.energy_mj) / KWH_MJ, 3)}
+
+
+def per_kwh(row: ExternalUsage) -> Decimal | None:
+    """Return what a kWh of a line of electricity costs on average, to six places; None for other lines."""
+    if not row.energy_mj:
+        return None
+    return (Decimal(row.amount_micro) * KWH_MJ / row.energy_mj / 1_000_000).quantize(SIX)
 
 
 def _accruing(lease: Lease, micro: int) -> AccruingLease:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 
 from django.urls import NoReverseMatch, reverse
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
+from portal.billing.electricity import electricity_of_lease
+from portal.billing.energy import KWH_MJ
 from portal.billing.models import RefundCause, RefundRule, UsageRecord, UsageTotal
 from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
@@ -18,6 +21,7 @@ from portal.leases.access import scratch_of
 from portal.leases.models import Lease, StartPromise
 from portal.leases.promises import is_late, promises_of
 from portal.web.discounts import discount_label
+from portal.web.energy_figures import kwh_text
 from portal.web.figures import gib, gpus, money
 from portal.web.jobs.rows import JobRow, job_of, job_row
 from portal.web.leases.job_shares import bill_of
@@ -52,6 +56,7 @@ class Receipt:
     ``refund`` is the rule by which ``refunded`` was given back, "" for none; ``minimum`` the minimum charge that it
     came to, None where it cost its time.
     ``promise`` is the promise of its start, None where there was none, ``is_late`` whether it was missed.
+    ``electricity`` is what it pays for electricity beside its total, None where that has no price.
     ``scratch`` is the folder on its node that went with it, "" for none.
     ``job`` is the batch job that ran in it, as this lease ended it; ``jobs`` are the parts of several."""
 
@@ -72,6 +77,8 @@ class Receipt:
     promise: StartPromise | None = None
     is_late: bool = False
     scratch: str = ""
+    electricity: Decimal | None = None
+    electricity_kwh: str = ""
     job: JobRow | None = None
     jobs: list[JobShare] = field(default_factory=list)
 
@@ -81,6 +88,7 @@ def receipt_of(lease: Lease) -> Receipt:
     bill = bill_of(lease)
     total, quoted = money(bill.total_micro), money(quoted_micro(lease))
     promise = promises_of([lease]).get(lease.pk)
+    power = electricity_of_lease(lease)
     agent = None if lease.agent_active_ms is None else Decimal(lease.agent_active_ms) / 1000
     return Receipt(
         lines=[_line(record, lease) for record in bill.records],
@@ -100,6 +108,8 @@ def receipt_of(lease: Lease) -> Receipt:
         promise=promise,
         is_late=promise is not None and is_late(lease, promise),
         scratch=scratch_of(lease),
+        electricity=money(to_minor(sum((row.exact for row in power), Fraction(0)))) if power else None,
+        electricity_kwh=kwh_text(sum(row.energy_mj for row in power) / KWH_MJ) if power else "",
         job=None if bill.parts or not lease.request.is_job else job_of(lease),
         jobs=[JobShare(job_row(one.attempt.job), one.seconds, money(one.micro)) for one in bill.parts],
     )

@@ -94,6 +94,9 @@ def _line_cells(line: PrintedLine) -> list[str]:
 
 
 def _external_cells(line: PrintedLine) -> list[str]:
+    if line.per_kwh is not None:
+        what = f"{line.flavor} × {amount(line.per_kwh, 'price')}"
+        return [line.person, what, "", "", "", _money(line.amount)]
     what = _("%(what)s (%(source)s, external)") % {"what": line.flavor, "source": line.device_model}
     return [line.person, what, "", "", "", _money(line.amount)]
 

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.billing.electricity import expected_electricity
 from portal.budgets.wallets import paying_wallets
 from portal.budgets.words import reached_sentence
 from portal.catalog.models import Flavor
@@ -35,6 +36,7 @@ from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
 from portal.web.discounts import discount_label
+from portal.web.energy_figures import kwh_text
 from portal.web.fields import LOCAL_TIME
 from portal.web.figures import duration_text, gpus, money, what_text
 from portal.web.requests.options import wish_facts
@@ -118,6 +120,9 @@ class QuoteView:
     discounts: str = ""
     undiscounted: Decimal | None = None
     minimum: Decimal | None = None
+    electricity: Decimal | None = None
+    electricity_kwh: str = ""
+    is_most_electricity: bool = False
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
@@ -128,6 +133,13 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
     stop = stopping(reached, spec.is_preemptible)
     rule = stop or asking_approval(reached)
     seen = forecasting.preview(team=team, flavor=flavor, spec=spec, user_id=rights.user.pk, now=now)
+    power = expected_electricity(
+        flavor,
+        count=spec.units,
+        duration_s=spec.duration_s,
+        starts_at=spec.starts_at or seen.starts_at or now,
+        now=now,
+    )
     refusal, nearest = _impossible(team, flavor, spec)
     reasons = [] if refusal else all_as_seen(rights, seen.reasons)
     return QuoteView(
@@ -157,6 +169,9 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         discounts=", ".join(discount_label(one) for one in price.discounts),
         undiscounted=money(price.usual_micro) if price.discounts else None,
         minimum=money(price.minimum_micro) if price.minimum_micro else None,
+        electricity=money(power.amount_micro) if power else None,
+        electricity_kwh=kwh_text(power.watt_hours / 1000) if power else "",
+        is_most_electricity=power is not None and power.is_most,
         facts=wish_facts(spec),
         is_taken=spec.starts_at is not None and bool(seen.reasons) and seen.starts_at is None,
         free_times=free_times(seen.reasons),

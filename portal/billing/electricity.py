@@ -1,0 +1,330 @@
+"""Electricity as a component of the rate: kWh of leases at the dated prices of their sites, on lines of their own.
+
+Nothing is charged until somebody sets a price of electricity (``EnergyFactorKind.PRICE``). Energy comes from nodes, so
+it is bounded by what the books know: no hour of a lease comes to more than its device may draw in the seconds that
+are billed of it. What nobody measured is unknown and not charged (docs/adr/0046).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from itertools import groupby
+
+from django.db import transaction
+
+from portal.audit.services import record
+from portal.billing.energy import KWH_MJ, LATE, factor_at
+from portal.billing.external_usage import reverse_rows
+from portal.billing.imports import hold_month
+from portal.billing.models import (
+    BillingPeriod,
+    EnergyFactor,
+    EnergyFactorKind,
+    ExternalUsage,
+    FinanceImport,
+    ImportKind,
+    PeriodState,
+)
+from portal.billing.selectors import currency
+from portal.catalog.models import Flavor
+from portal.catalog.pricing import apportion, to_minor
+from portal.common.sql import execute, fetch
+from portal.fleet.models import DeviceModel
+from portal.leases.models import Lease
+from portal.telemetry.roster import power_limit_w
+
+SOURCE = "Electricity"
+LOOK_BACK = timedelta(days=7)  # of hours that say what a flavor draws, for an estimate
+# The key of the lock under which electricity is put on the books, so that it is put there once.
+_POSTING_LOCK = 0x6B5768
+_PRICE, _PUE = (
+    f"coalesce({factor_at(kind, 'h.site')}, {factor_at(kind, repr(''))}{usual})"
+    for kind, usual in (("price", ""), ("pue", ", 1000"))
+)
+# Hours that have a price, each no more than the device may draw in the seconds that were billed of it: watts x
+# thousandths of a device x seconds are thousandths of a joule. Hours take the price and the PUE of their begin; without
+# a PUE devices alone count. Words in braces are for who writes the statement.
+_CHARGED = f"""
+WITH factor AS MATERIALIZED (
+  SELECT h.site, h.begins, {_PRICE} AS price, {_PUE} AS pue
+    FROM (SELECT DISTINCT site, begins FROM billing_leaseenergy WHERE {{hours}}) AS h OFFSET 0),
+priced AS (
+  SELECT e.lease_id, e.begins, least(date_trunc('hour', e.begins, 'UTC') + interval '1 hour', %(until)s::timestamptz)
+           AS ends, e.measured_mj, e.estimated_mj, f.price, f.pue
+    FROM billing_leaseenergy e JOIN factor f USING (site, begins) WHERE {{hours}} AND f.price IS NOT NULL),
+held AS (
+  SELECT p.*, l.team_id, l.user_id, coalesce(used.label_id, 0) AS label_id, used.quantity * m.watts AS most
+    FROM priced p JOIN leases_lease l ON l.id = p.lease_id JOIN catalog_flavor c ON c.id = l.flavor_id
+    JOIN unnest(%(models)s::bigint[], %(watts)s::bigint[]) AS m(id, watts) ON m.id = c.device_model_id
+   CROSS JOIN LATERAL (
+     SELECT sum(u.share_milli * extract(epoch FROM least(upper(u.span), p.ends) - greatest(lower(u.span), p.begins)))
+              ::bigint AS quantity, max(u.label_id) AS label_id
+       FROM billing_usagerecord u WHERE u.lease_id = p.lease_id AND u.span && tstzrange(p.begins, p.ends) AND {{usage}}
+     ) AS used
+   WHERE used.quantity > 0),
+part AS (
+  SELECT held.*, 'measured' AS basis, least(measured_mj, most) AS mj FROM held
+  UNION ALL
+  SELECT held.*, 'estimated', least(estimated_mj, most - least(measured_mj, most)) FROM held)
+SELECT team_id, user_id, label_id, basis, sum(mj::numeric * pue), sum(mj::numeric * pue * price), min(begins), max(ends)
+  FROM part WHERE mj > 0 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+"""  # noqa: S608 (our own words)
+_MONTH = "begins >= %(since)s::timestamptz AND begins < %(until)s::timestamptz"
+_OF_MONTH = _CHARGED.format(hours=_MONTH, usage="u.period_id = %(period)s AND u.late_for_id IS NULL")
+_OF_LEASE = _CHARGED.format(hours="lease_id = %(lease)s", usage="u.late_for_id IS NULL")
+_DRAWN = """
+SELECT sum(e.measured_mj + e.estimated_mj), sum(e.measured_s + e.estimated_s)
+  FROM billing_leaseenergy e JOIN leases_lease l ON l.id = e.lease_id
+ WHERE e.begins >= %s AND e.begins < %s AND l.flavor_id = %s
+"""
+
+_Line = tuple[int, int | None, int | None, str]  # team, person, label, basis
+
+
+@dataclass(frozen=True, slots=True)
+class ElectricityRow:
+    """What a person of a team pays for electricity in a month, filed under one label: a line of the invoice.
+
+    ``energy_mj`` are thousandths of a joule with their PUE, of hours that were measured, or estimated.
+    """
+
+    team_id: int
+    user_id: int
+    label_id: int | None
+    basis: str
+    energy_mj: int
+    exact: Fraction
+    amount_micro: int
+    starts_at: datetime
+    ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedElectricity:
+    """What the electricity of a request would probably cost, in micro-units, and its kWh in thousandths.
+
+    ``is_most`` where nobody knows what such leases draw: then it is what their devices may draw at most.
+    """
+
+    amount_micro: int
+    watt_hours: int
+    is_most: bool
+
+
+def charges_electricity(since: datetime, until: datetime) -> bool:
+    """Say whether a price of electricity is in force at any time between two instants."""
+    return EnergyFactor.objects.filter(kind=EnergyFactorKind.PRICE, valid__overlap=(since, until)).exists()
+
+
+def electricity_of_month(period: BillingPeriod) -> list[ElectricityRow]:
+    """Return what a month's metered leases pay for electricity, each team's lines rounded together; [] without a price.
+
+    Of a closed month it is the same at any time: its energy, factors and usage are locked.
+    """
+    if not charges_electricity(period.starts_at, period.ends_at):
+        return []
+    given = {"since": period.starts_at, "until": period.ends_at, "period": period.pk, **_limits()}
+    return _rows(_OF_MONTH, given)
+
+
+def electricity_of_lease(lease: Lease) -> list[ElectricityRow]:
+    """Return what a lease pays for electricity as far as it is metered, by basis; it is rounded on the invoice only."""
+    if lease.activated_at is None or not charges_electricity(lease.activated_at, lease.not_after):
+        return []
+    return _rows(_OF_LEASE, {"lease": lease.pk, "until": "infinity", **_limits()})
+
+
+def electricity_by_team(period: BillingPeriod) -> dict[int, tuple[int, int]]:
+    """Return by team the energy of a month that is charged, in thousandths of a joule, and what it comes to."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in electricity_of_month(period):
+        mj, micro = found.get(row.team_id, (0, 0))
+        found[row.team_id] = (mj + row.energy_mj, micro + row.amount_micro)
+    return found
+
+
+def _limits() -> dict[str, list[int]]:
+    models = list(DeviceModel.objects.values_list("pk", "slug"))
+    return {
+        "models": [pk for pk, _slug in models],
+        "watts": [round(power_limit_w(slug)) for _pk, slug in models],
+    }
+
+
+def _rows(statement: str, given: dict[str, object]) -> list[ElectricityRow]:
+    found = []
+    for _team, rows in groupby(fetch(statement, given), key=lambda row: row[0]):
+        own = list(rows)
+        costs = [Fraction(int(row[5]), 1000 * KWH_MJ) for row in own]
+        found += [
+            ElectricityRow(team, user, label or None, basis, int(mj) // 1000, cost, amount, since, until)
+            for (team, user, label, basis, mj, _cost, since, until), cost, amount in zip(
+                own, costs, apportion(costs), strict=True
+            )
+        ]
+    return found
+
+
+def complete_at(period: BillingPeriod) -> datetime:
+    """Return from when on no more minutes can come into a month's energy."""
+    return period.ends_at + LATE
+
+
+def posted(period: BillingPeriod) -> FinanceImport | None:
+    """Return what has a month's electricity on the books, None where nothing has."""
+    return FinanceImport.objects.filter(kind=ImportKind.ENERGY, period=period, is_live=True).first()
+
+
+def is_posted(period: BillingPeriod) -> bool:
+    """Say whether a month's electricity is on the books as its energy record says, none where there is none."""
+    book, rows = posted(period), electricity_of_month(period)
+    return (book.digest if book else None) == (_digest(period, rows) if rows else None)
+
+
+def post_due_electricity(*, now: datetime) -> int:
+    """Put the electricity of open months that are over on the books, and again, once an hour, where it has changed.
+
+    Returns how many months it wrote. Safe to repeat and to run in parallel.
+    """
+    over = BillingPeriod.objects.filter(state=PeriodState.OPEN, ends_at__lte=now - LATE).order_by("starts_at")
+    return sum(
+        post_electricity(period, now=now) for period in over if now.minute == 20 or posted(period) is None
+    )
+
+
+@transaction.atomic
+def post_electricity(period: BillingPeriod, *, now: datetime) -> bool:
+    """Put a month's electricity on the books, in place of what it was before; False where nothing has changed.
+
+    All rows or none. Call when the month's energy is complete. Raises PeriodClosed.
+    """
+    if posted(period) is None and not charges_electricity(period.starts_at, period.ends_at):
+        return False
+    execute("SELECT pg_advisory_xact_lock(%s)", [_POSTING_LOCK])
+    period = hold_month(period.month)
+    rows, book = electricity_of_month(period), posted(period)
+    digest = _digest(period, rows)
+    if (book.digest if book else None) == (digest if rows else None):
+        return False
+    if book is not None:
+        reverse_rows(book, made_by=None, now=now)
+    if rows:
+        unit = currency()
+        made = FinanceImport.objects.create(
+            kind=ImportKind.ENERGY, period=period, digest=digest, currency=unit, rows=len(rows), made_by=None,
+            made_at=now,
+        )  # fmt: skip
+        ExternalUsage.objects.bulk_create(
+            (
+                ExternalUsage(
+                    book=made, line=line, period=period, team_id=row.team_id, user_id=row.user_id, source=SOURCE,
+                    external_id=f"{period}-{row.team_id}-{row.user_id}-{row.label_id or 0}-{row.basis}",
+                    description=_said(row), starts_at=row.starts_at, ends_at=row.ends_at, gpu_milli=0,
+                    energy_mj=row.energy_mj, basis=row.basis, amount_micro=row.amount_micro, currency=unit,
+                    label_id=row.label_id,
+                )
+                for line, row in enumerate(rows, start=1)
+            ),
+            batch_size=1000,
+        )  # fmt: skip
+    record(None, "electricity.posted", str(period), at=now, rows=len(rows), digest=digest)
+    return True
+
+
+def _said(row: ElectricityRow) -> str:
+    """Return what a line says, as its invoice's digest holds it: kWh, their basis, and what they cost on average."""
+    kwh = Fraction(row.energy_mj, KWH_MJ)
+    price = float(row.exact / kwh / 1_000_000) if row.energy_mj else 0
+    return f"Electricity, {float(kwh):.3f} kWh {row.basis} at {price:.6f}"
+
+
+def _digest(period: BillingPeriod, rows: Sequence[ElectricityRow]) -> str:
+    said = [
+        (row.team_id, row.user_id, row.label_id, row.basis, row.energy_mj, str(row.exact), row.amount_micro)
+        for row in rows
+    ]
+    return hashlib.sha256(f"{period} {said}".encode()).hexdigest()
+
+
+def electricity_otherwise(period: BillingPeriod) -> list[str]:
+    """Return the lines of a closed month's electricity that are not what its energy record comes to."""
+    if period.state != PeriodState.CLOSED:
+        return []
+    due: dict[_Line, tuple[int | None, int, str]] = {
+        (row.team_id, row.user_id, row.label_id, row.basis): (row.energy_mj, row.amount_micro, _said(row))
+        for row in electricity_of_month(period)
+    }
+    rows = ExternalUsage.objects.filter(period=period, is_live=True, book__kind=ImportKind.ENERGY)
+    written: dict[_Line, tuple[int | None, int, str]] = {
+        (row.team_id, row.user_id, row.label_id, row.basis): (
+            row.energy_mj,
+            row.amount_micro,
+            row.description,
+        )
+        for row in rows
+    }
+    return [
+        f"electricity of team {key[0]}, person {key[1]}, {key[3]}: {due.get(key)} by its energy,"
+        f" {written.get(key)} written"
+        for key in sorted(due.keys() | written.keys(), key=str)
+        if due.get(key) != written.get(key)
+    ]
+
+
+def expected_electricity(
+    flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime, now: datetime
+) -> ExpectedElectricity | None:
+    """Return what a request's electricity would probably cost, None where no price is in force then.
+
+    By what leases of the flavor drew in the last days, at the prices and PUEs that are known for its hours: those of
+    every site, or of the dearest where each has its own, since nobody knows yet where it will run.
+    """
+    until = starts_at + timedelta(seconds=duration_s)
+    rows = EnergyFactor.objects.filter(
+        kind__in=(EnergyFactorKind.PRICE, EnergyFactorKind.PUE),
+        valid__overlap=(starts_at - timedelta(hours=1), until),
+    )
+    factors: dict[str, dict[str, list[EnergyFactor]]] = {
+        kind: defaultdict(list) for kind in EnergyFactorKind.values
+    }
+    for row in rows.order_by("valid"):
+        factors[row.kind][row.site].append(row)
+    if not factors[EnergyFactorKind.PRICE]:
+        return None
+    drawn_mj, seconds = fetch(_DRAWN, [now - LOOK_BACK, now, flavor.pk])[0]
+    watts = (
+        Fraction(int(drawn_mj), int(seconds) * 1000)
+        if seconds
+        else Fraction(round(power_limit_w(flavor.device_model.slug)) * flavor.share_milli, 1000)
+    )
+    cost, joules, at = Fraction(0), Fraction(0), starts_at
+    while at < until:
+        hour = at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        end = min(hour + timedelta(hours=1), until)
+        price, pue = _at(factors[EnergyFactorKind.PRICE], hour), _at(factors[EnergyFactorKind.PUE], hour)
+        seconds_then = Fraction((end - at) // timedelta(microseconds=1), 10**6)
+        used = watts * count * seconds_then * (1000 if pue is None else pue) / 1000
+        if price is not None:
+            joules += used
+            cost += used * price / 3_600_000
+        at = end
+    if not joules:
+        return None
+    return ExpectedElectricity(to_minor(cost), round(joules / 3600), is_most=not seconds)
+
+
+def _at(sites: dict[str, list[EnergyFactor]], hour: datetime) -> int | None:
+    """Return the factor of every site in force at an instant, or else the highest that a site has."""
+    found = {}
+    for site, rows in sites.items():
+        place = bisect_right(rows, hour, key=lambda row: row.valid.lower)
+        last = rows[place - 1] if place else None
+        if last is not None and (last.valid.upper is None or hour < last.valid.upper):
+            found[site] = last.value_milli
+    return found.get("", max(found.values(), default=None))
