@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db.models import Q, Sum
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -196,8 +197,9 @@ def _sound() -> CloseItem:
 
 def _usage(period: BillingPeriod) -> CloseItem:
     count = UsageTotal.objects.filter(period=period).aggregate(n=Sum("records"))["n"] or 0
-    text = ngettext("%(n)d usage record goes onto lines.", "%(n)d usage records go onto lines.", count)
-    return CloseItem("usage", True, False, count, text % {"n": count})
+    text = ngettext("%(n)s usage record goes onto lines.", "%(n)s usage records go onto lines.", count)
+    said = number_format(count, use_l10n=True, force_grouping=True)
+    return CloseItem("usage", True, False, count, text % {"n": said})
 
 
 def _crossing(period: BillingPeriod) -> CloseItem:

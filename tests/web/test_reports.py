@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,6 +25,7 @@ from portal.teams.models import Team
 from portal.web.reports import files
 from portal.web.reports.paper import Paper
 from portal.web.reports.printed import report_paper
+from portal.web.reports.rows import MOST_PARTS, day_chart
 from portal.web.teams.rows import in_tree_order
 from tests.emptying import PAST_TRIGGERS
 from tests.portal.builders import World, build_world
@@ -203,3 +205,24 @@ def test_a_lease_without_a_price_is_said_and_not_taken_for_free(world: World, cl
             report_of(period_of(MARCH), teams(), now=world.now), of="", energy=EnergyFigures()
         ).notes[0]
     )
+
+
+def test_of_many_teams_the_days_show_those_that_hold_them(world: World) -> None:
+    report = report_of(period_of(FEBRUARY), teams(), by=GroupBy.TEAM, now=world.now)
+    top = replace(report.whole, key="top", name="Top", parent="", depth=0)
+    parts = [replace(top, key=f"part-{n}", name=f"Part {n}", parent="top", depth=1) for n in (1, 2)]
+    below = [
+        replace(top, key=f"team-{n}", name=f"Team {n}", parent=f"part-{1 + n % 2}", depth=2)
+        for n in range(MOST_PARTS + 2)
+    ]
+    spent = {row.key: (n + 1) * SHARE_HOUR * 1_000_000 for n, row in enumerate(below)}
+    many = replace(report, groups=[top, *parts, *below], exact_by_day={FEBRUARY.date(): spent})
+    few = replace(many, exact_by_day={FEBRUARY.date(): dict(list(spent.items())[:3])})
+
+    chart, chart_of_few = day_chart(many), day_chart(few)
+
+    assert chart is not None
+    assert chart_of_few is not None
+    assert [name for _, name in chart.key] == ["Part 1", "Part 2"]
+    assert [name for _, name in chart_of_few.key] == ["Team 2", "Team 1", "Team 0"]
+    assert ["16.00 EUR" in chart.parts[0].title, "12.00 EUR" in chart.parts[1].title] == [True, True]

@@ -26,7 +26,7 @@ class RehearsalRow:
     gpu_hours: Decimal
     amount: Decimal | None
     before: Decimal | None
-    difference: Decimal | None
+    difference: str
     why: list[str]
 
 
@@ -42,9 +42,9 @@ def rehearsal_rows(rehearsal: Rehearsal) -> list[RehearsalRow]:
             gpu_hours=spent,
             amount=money(invoice.amount_micro),
             before=money(invoice.before_micro),
-            difference=None
+            difference=""
             if invoice.before_micro is None
-            else money(invoice.amount_micro - invoice.before_micro),
+            else _signed_micro(invoice.amount_micro - invoice.before_micro),
             why=[difference_text(part, invoice.currency) for part in invoice.differences],
         )
         for invoice, spent in zip(rehearsal.invoices, hours, strict=True)
@@ -54,7 +54,7 @@ def rehearsal_rows(rehearsal: Rehearsal) -> list[RehearsalRow]:
 
 def difference_text(part: Difference, unit: str) -> str:
     """Return a part of a difference in the reader's language, such as "usage +12.5 GPU-hours (+31.20 EUR)"."""
-    word, changed = str(part.kind.label), f"{_signed(money(part.amount_micro) or Decimal(0))} {unit}"
+    word, changed = str(part.kind.label), f"{_signed_micro(part.amount_micro)} {unit}"
     if part.kind not in (DifferenceKind.USAGE, DifferenceKind.NEW_TEAM, DifferenceKind.NO_USE):
         return f"{word} {changed}"
     hours = Decimal(part.share_milli_seconds) / SHARE_HOUR
@@ -62,7 +62,8 @@ def difference_text(part: Difference, unit: str) -> str:
     return _("%(what)s %(hours)s GPU-hours (%(amount)s)") % {"what": word, "hours": said, "amount": changed}
 
 
-def _signed(value: Decimal) -> str:
+def _signed_micro(micro: int) -> str:
+    value = money(micro) or Decimal(0)
     return _sign(value) + amount(abs(value))
 
 

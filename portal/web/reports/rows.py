@@ -113,7 +113,7 @@ def report_rows(report: ChargebackReport, *, ordering: str, person: str) -> list
     groups = sorted_tree(report.groups, ORDER[field], is_reversed=is_reversed)
     hours = gpu_hours([row.share_milli_seconds for row in groups])
     most = max((row.cost_micro for row in groups), default=0)
-    colours = {key: n for n, key in enumerate(_leading(report), start=1)}
+    colours = {key: n for n, key in enumerate(_leading(_charted(report)), start=1)}
     words = shown_names(row.name for row in groups) if report.by == GroupBy.FLAVOR else {}
     above = {row.parent for row in groups if row.parent}
     return [
@@ -148,10 +148,33 @@ def _narrower(report: ChargebackReport, row: ChargebackRow, person: str) -> str:
     return ""
 
 
-def _leading(report: ChargebackReport) -> list[str]:
-    """Return the keys of the rows that have a colour of their own: those that cost most by themselves."""
+def _charted(report: ChargebackReport) -> dict[date, dict[str, int]]:
+    """Return what the days came to by the rows that the chart may show.
+
+    Of a few teams each is one; of many, each counts for the team below the top that holds it, or nearly all of a day
+    would be other teams.
+    """
+    by_day = report.exact_by_day
+    spending = {key for parts in by_day.values() for key in parts}
+    if report.by != GroupBy.TEAM or len(spending) <= MOST_PARTS + 1:
+        return by_day
+    rows = {row.key: row for row in report.groups}
+    charted: dict[date, dict[str, int]] = {}
+    for day, parts in by_day.items():
+        sums: dict[str, int] = defaultdict(int)
+        for key, exact in parts.items():
+            shown = key
+            while rows[shown].depth > 1:
+                shown = rows[shown].parent
+            sums[shown] += exact
+        charted[day] = sums
+    return charted
+
+
+def _leading(by_day: dict[date, dict[str, int]]) -> list[str]:
+    """Return the keys of the rows that have a colour of their own: those that cost most."""
     totals: dict[str, int] = defaultdict(int)
-    for parts in report.exact_by_day.values():
+    for parts in by_day.values():
         for key, exact in parts.items():
             totals[key] += exact
     ranked = sorted(totals, key=lambda key: (-totals[key], key))
@@ -160,20 +183,21 @@ def _leading(report: ChargebackReport) -> list[str]:
 
 def day_chart(report: ChargebackReport) -> DayChart | None:
     """Return what each day of the month came to, in stacked parts; None for a month without usage."""
-    sums = {day: sum(parts.values()) for day, parts in report.exact_by_day.items()}
+    by_day = _charted(report)
+    sums = {day: sum(parts.values()) for day, parts in by_day.items()}
     highest = max(sums.values(), default=0)
     if not highest:
         return None
     top = _round_up(Fraction(highest, SHARE_HOUR))
     tall = Fraction(TALL, top * SHARE_HOUR)
-    leading = _leading(report)
+    leading = _leading(by_day)
     names = {row.key: row.name for row in report.groups}
     names |= {key: name or without(report) for key, name in names.items()}
     words = shown_names(names.values()) if report.by == GroupBy.FLAVOR else {}
     parts: list[ChartPart] = []
     days = days_of(report.period)
     for n, day in enumerate(days):
-        here = report.exact_by_day.get(day, {})
+        here = by_day.get(day, {})
         stack = [(number, key, here[key]) for number, key in enumerate(leading, start=1) if here.get(key)]
         rest = sum(here.values()) - sum(here.get(key, 0) for key in leading)
         stack += [(0, "", rest)] if rest else []
@@ -191,7 +215,7 @@ def day_chart(report: ChargebackReport) -> DayChart | None:
             )
             below += exact
     legend = [(n, words.get(names[k], names[k])) for n, k in enumerate(leading, start=1) if k in names]
-    if len({k for day in report.exact_by_day.values() for k in day}) > len(leading):
+    if len({k for day in by_day.values() for k in day}) > len(leading):
         legend.append((0, _("all others")))
     dearest = max(sums, key=lambda day: sums[day])
     return DayChart(
