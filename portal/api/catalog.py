@@ -12,6 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
+from portal.advice.selectors import advice_for_request
+from portal.api.advice import advice_row
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Flag, Instant, PriceField, Text, Whole
@@ -225,6 +227,7 @@ class QuoteEndpoint(Endpoint):
             flavor, count=spec.units, duration_s=spec.duration_s, starts_at=spec.starts_at or seen.starts_at or now,
             now=now,
         )  # fmt: skip
+        advice = advice_for_request(self.person, team, flavor, spec, now=now)
         return Response(
             {
                 "team": team.slug,
@@ -261,6 +264,7 @@ class QuoteEndpoint(Endpoint):
                     "balance": money(payer.balance_micro, payer.currency),
                     "hold": money(price.hold_micro, payer.currency),
                 },
+                "advice": advice_row(advice) if advice else None,
             }
         )
 

@@ -11,6 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
+from portal.advice.selectors import advice_for_lease
+from portal.api.advice import advice_row
 from portal.api.describe import AWAITING_ME, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text, Whole
@@ -282,6 +284,7 @@ class LeaseReceipt(Endpoint):
         """
         lease = visible_lease(self.rights, uid)
         bill, unit = bill_of(lease), lease.request.currency
+        advice = advice_for_lease(lease, now=timezone.now())
         return Response(
             {
                 "id": lease.uid,
@@ -295,6 +298,7 @@ class LeaseReceipt(Endpoint):
                 "promise": promise_row(promises_of([lease]).get(lease.pk)),
                 "scratch": scratch_of(lease),
                 "energy": energy_row(energy_of_lease(lease, now=timezone.now())),
+                "advice": advice_row(advice) if advice else None,
                 "jobs": [
                     {
                         "id": part.attempt.job.uid,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
+from portal.api.responses_advice import SizeAdviceAnswer
 from portal.api.responses_energy import EnergyUseAnswer
 from portal.api.responses_requests import PromiseAnswer
 from portal.billing.energy import EnergyBasis
@@ -64,6 +65,7 @@ class ReceiptAnswer(ResponseShape):
     promise = PromiseAnswer(allow_null=True, help_text="The start that was promised to it; null: none.")
     scratch = s.CharField(allow_blank=True, help_text="The scratch folder on its node that went with it.")
     energy = EnergyUseAnswer()
+    advice = SizeAdviceAnswer(allow_null=True, help_text="About its size; null: it is not judged.")
     jobs = ReceiptJob(many=True, help_text="Where several jobs followed each other in it.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
+from portal.api.responses_advice import SizeAdviceAnswer
 from portal.budgets.models import BudgetAction
 from portal.leases.models import PromiseOutcome
 from portal.leases.requests import LOAD_PATTERNS, PRIORITIES
@@ -92,6 +93,9 @@ class QuoteAnswer(ResponseShape):
     offers = OfferAnswer(many=True)
     budget = BudgetRule(allow_null=True, help_text="Null: neither a budget nor a balance stands in the way.")
     wallet = WalletHoldAnswer(allow_null=True, help_text="Null: it is invoiced.")
+    advice = SizeAdviceAnswer(
+        allow_null=True, help_text="From your own earlier leases; null: there are none, or you dismissed it."
+    )
 
 
 class RequestAnswer(ResponseShape):

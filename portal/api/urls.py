@@ -9,6 +9,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from portal.api import (
     accounting,
+    advice,
     alerts,
     announcements,
     availability,
@@ -187,6 +188,9 @@ v1: list[URLPattern | URLResolver] = [
     path("idle/", idle.IdleLeases.as_view(), name="idle"),
     path("idle/rules/", idle.IdleRules.as_view(), name="idle-rules"),
     path("idle/rules/<short_number:key>/", idle.OneIdleRule.as_view(), name="idle-rule"),
+    path("leases/<str:uid>/advice/", advice.LeaseAdvice.as_view(), name="lease-advice"),
+    path("flavors/<str:slug>/advice/dismiss/", advice.DismissAdvice.as_view(), name="dismiss-advice"),
+    path("flavors/<str:slug>/advice/restore/", advice.RestoreAdvice.as_view(), name="restore-advice"),
     path("leases/<str:uid>/idle/", idle.LeaseIdle.as_view(), name="lease-idle"),
     path("leases/<str:uid>/idle/snooze/", idle.SnoozeIdle.as_view(), name="snooze-idle"),
     path("leases/<str:uid>/release/", leases.Release.as_view(), name="release"),

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from portal.cli import (
+    advice,
     alerts,
     announcements,
     apps,
@@ -254,6 +255,7 @@ app.add_typer(nodes.app, name="node")
 app.add_typer(fair_share.app, name="team")
 app.add_typer(policies.app, name="policy")
 app.add_typer(idle.app, name="idle")
+app.add_typer(advice.app, name="advice")
 app.add_typer(alerts.app, name="alert")
 app.add_typer(budgets.app, name="budget")
 app.add_typer(wallets.app, name="wallet")

@@ -11,6 +11,7 @@ from urllib.parse import quote as quoted
 import typer
 
 from portal.cli import formatting, output
+from portal.cli.advice import advice_facts
 from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
 from portal.cli.labels import Tags, tags_of
 from portal.cli.request_options import (
@@ -260,6 +261,7 @@ def quote(
             ("start", "never" if found["is_impossible"] else starts),
             *((("budget", found["budget"]["sentence"]),) if found["budget"] else ()),
             *((("wallet", _wallet(found["wallet"])),) if found["wallet"] else ()),
+            *(advice_facts(found["advice"]) if (found.get("advice") or {}).get("suggested") else ()),
             *(("because", reason["sentence"]) for reason in found["reasons"]),
             *(
                 (

@@ -9,6 +9,7 @@ import typer
 
 from nodeagent.protocol.variables import allowed, export_lines, merged
 from portal.cli import formatting, output
+from portal.cli.advice import advice_facts
 from portal.cli.command import Json, Team, api, guarded
 from portal.cli.energy import energy_facts
 
@@ -88,6 +89,7 @@ def receipt(
             *((("promised start", _promise(found["promise"])),) if found["promise"] else ()),
             *energy_facts(found["energy"])[::4],
             *((("scratch folder", f"{found['scratch']}, removed"),) if found.get("scratch") else ()),
+            *(advice_facts(found["advice"]) if found.get("advice") else ()),
         )
     )
     cells = [

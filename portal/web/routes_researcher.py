@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import auth, deputies, design, forecasts, invitation, labels, lists, reservations
+from portal.web import advice, auth, deputies, design, forecasts, invitation, labels, lists, reservations
 from portal.web.calendar import page as calendar
 from portal.web.devices import grant as device_grant
 from portal.web.devices import page as devices
@@ -42,6 +42,8 @@ urlpatterns = [
     path("requests/bulk/", requests_bulk.page, name="requests_bulk"),
     path("requests/new/", requests_new.page, name="request_new"),
     path("requests/quote/", requests_new.quote, name="request_quote"),
+    path("advice/<slug:slug>/dismiss/", advice.dismiss, name="advice_dismiss"),
+    path("advice/<slug:slug>/restore/", advice.restore, name="advice_restore"),
     path("requests/<str:uid>/", requests_detail.page, name="request"),
     path("requests/<str:uid>/labels/", labels.asked, name="request_labels"),
     path("requests/<str:uid>/withdraw/", requests_detail.withdraw, name="request_withdraw"),

@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from portal.advice.selectors import advice_for_lease
 from portal.billing.energy import energy_of_lease
 from portal.billing.labels import labels_of, may_label_request
 from portal.catalog import pricing
@@ -36,6 +37,7 @@ from portal.leases.selectors import (
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.selectors import Rights
 from portal.web.access import rights_of
+from portal.web.advice import lease_advice
 from portal.web.energy_figures import shown_energy
 from portal.web.figures import duration_text, money
 from portal.web.idle.page import idle_card
@@ -94,6 +96,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     all_parts = together(lease)
     may_manage = may_manage_lease(rights, lease)
     latest = latest_end(lease, now=now)
+    is_advised = is_over or (may_manage and lease.state == LeaseState.ACTIVE)
+    advice = advice_for_lease(lease, now=now) if is_advised else None
     context: dict[str, Any] = {
         "lease": lease,
         "row": row,
@@ -136,6 +140,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "may_label": may_label_request(rights, lease.request),
         "sees_policy": rights.is_operator,
         "idle": idle_card(rights, lease),
+        "advice": lease_advice(rights.user, lease, advice),
     }
     response = render(request, "web/lease_detail.html", context)
     # Also before it is active: what a refresh then shows keeps the policy of the page it came into.

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.advice.selectors import advice_for_request
 from portal.billing.electricity import expected_electricity
 from portal.budgets.wallets import paying_wallets
 from portal.budgets.words import reached_sentence
@@ -35,6 +36,7 @@ from portal.leases.visible_reasons import all_as_seen
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
+from portal.web.advice import AdviceCard, advice_card
 from portal.web.discounts import discount_label
 from portal.web.energy_figures import kwh_text
 from portal.web.fields import LOCAL_TIME
@@ -123,6 +125,7 @@ class QuoteView:
     electricity: Decimal | None = None
     electricity_kwh: str = ""
     is_most_electricity: bool = False
+    advice: AdviceCard | None = None
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
@@ -175,7 +178,16 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         facts=wish_facts(spec),
         is_taken=spec.starts_at is not None and bool(seen.reasons) and seen.starts_at is None,
         free_times=free_times(seen.reasons),
+        advice=_advice(rights, team, flavor, spec, now=now),
     )
+
+
+def _advice(
+    rights: Rights, team: Team, flavor: Flavor, spec: RequestSpec, *, now: datetime
+) -> AdviceCard | None:
+    """Return what this person's earlier leases say about the size, where another would do for less."""
+    found = advice_for_request(rights.user, team, flavor, spec, now=now)
+    return None if found is None or found.size is None else advice_card(found)
 
 
 def _wallet(team: Team, price: Quote) -> WalletCover | None:
