@@ -23,7 +23,9 @@ class BackendAwayError(Exception):
 
 
 class BackendRefusedError(Exception):
-    """The cluster answered, and said no. ``code`` is stable (docs/slurm.md), ``detail`` the cluster's own words.
+    """The cluster answered, and said no.
+
+    ``code`` is stable (docs/slurm.md, docs/kubernetes.md), ``detail`` the cluster's own words.
 
     ``is_passing``: it may say yes later; the call is repeated until the patience of the pool is over.
     """
@@ -62,7 +64,8 @@ class ClusterJob:
     (it may have ended, and who would know did not answer). ``is_ours``:
     this agent submitted it, as far as the cluster can say. ``units`` are those that it was given, None before that is
     known; ``places`` name them one by one. ``reason`` is the cluster's word for why it waits, or how it ended;
-    ``code`` is stable where it ended, "" where nothing is wrong. Times are seconds of the cluster's clock.
+    ``code`` is stable where it ended or waits for ever, "" where nothing is wrong. Times are seconds of the cluster's
+    clock.
     """
 
     name: str

@@ -353,13 +353,17 @@ class PoolLeases(PoolState):
         if record.phase == READY and job.phase == ENDING:
             # How it ended is told when it is over; where that takes long, nobody pays for the time until then.
             if now - self._ending.setdefault(record.key, now) >= TOLD_WITHIN_NS:
-                self._fail(record, "cluster_ended", f"job {job.job} ends: {job.reason}", now)
+                self._fail(record, job.code or "cluster_ended", f"job {job.job} ends: {job.reason}", now)
         elif record.phase == READY and job.phase == WAITING:
             self._fail(
                 record, "cluster_preempted", f"job {job.job} was put back into the queue: {job.reason}", now
             )
         elif record.phase == PREPARING and job.phase == RUNNING:
             self._verify(record, job, now)
+        elif (
+            record.phase == PREPARING and job.phase == WAITING and job.code
+        ):  # the cluster can never start it
+            self._fail(record, job.code, job.detail, now)
         elif record.phase == PREPARING:
             self._say_wait(record, job.reason)
         elif record.phase == READY and job.phase == RUNNING and not record.is_standing:

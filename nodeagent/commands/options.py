@@ -19,6 +19,7 @@ from nodeagent.host import facts as host
 from nodeagent.host.facts import HostFacts
 from nodeagent.host.sandbox import HIDDEN, PLAIN_PATH
 from nodeagent.processes.policy import POLICIES
+from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.limits import MODES
 from nodeagent.runtimes.choice import RUNTIMES
 
@@ -30,6 +31,7 @@ MOST_PLACE: Final = 60
 USUAL_IMAGES_GIB: Final = 200
 MOST_LIMIT_GIB: Final = 1_000_000
 MOST_PATIENCE_S: Final = 3600
+MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 # The variable that an option may come by.
 VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
@@ -70,6 +72,24 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "slurm_user": "BERTH_SLURM_USER",
     "slurm_bin": "BERTH_SLURM_BIN_DIR",
     "slurm_wait": "BERTH_SLURM_WAIT_S",
+    "kube_config": "BERTH_KUBE_CONFIG",
+    "kube_context": "BERTH_KUBE_CONTEXT",
+    "kube_kind": "BERTH_KUBE_KIND",
+    "kube_image": "BERTH_KUBE_IMAGE",
+    "kube_namespace": "BERTH_KUBE_NAMESPACE",
+    "kube_class": "BERTH_KUBE_CLASS",
+    "kube_selector": "BERTH_KUBE_SELECTOR",
+    "kube_profile": "BERTH_KUBE_PROFILE",
+    "kube_resource": "BERTH_KUBE_RESOURCE",
+    "kube_share": "BERTH_KUBE_SHARE_GIB",
+    "kube_cores": "BERTH_KUBE_CORES",
+    "kube_replicas": "BERTH_KUBE_REPLICAS",
+    "kube_nodes": "BERTH_KUBE_NODES",
+    "kube_units": "BERTH_KUBE_UNITS",
+    "kube_fence": "BERTH_KUBE_FENCE",
+    "kube_model": "BERTH_KUBE_MODEL",
+    "kube_memory": "BERTH_KUBE_MEMORY_GIB",
+    "kube_wait": "BERTH_KUBE_WAIT_S",
 })  # fmt: skip
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "driver": registry.NAMES, "runtime": RUNTIMES, "orphans": tuple(POLICIES),
@@ -106,6 +126,10 @@ KNOWN_TO: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType({
             "slurm_bin", "slurm_wait",
         ),
         (frozenset({"slurm"}), "it describes a pool of a Slurm cluster: add --driver slurm"),
+    ),
+    **dict.fromkeys(
+        (name for name in VARIABLES if name.startswith("kube_")),
+        (frozenset({"kubernetes"}), "it describes a pool of a Kubernetes cluster: add --driver kubernetes"),
     ),
     "script": (frozenset({"simulated-nvml"}), "it happens to the host of --driver simulated-nvml"),
 })  # fmt: skip
@@ -258,6 +282,7 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
         help="a DCGM exporter to ask as well",
     )
     add_slurm(known, environ)
+    add_kubernetes(known, environ)
 
 
 def add_slurm(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
@@ -280,6 +305,64 @@ def add_slurm(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> Non
         group.add_argument(
             f"--slurm-{name}", default=usual(environ, f"slurm_{name}"), metavar=metavar, help=text
         )
+
+
+def add_kubernetes(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add what describes a pool of a Kubernetes cluster (docs/kubernetes.md)."""
+    group = known.add_argument_group("a pool of a Kubernetes cluster (--driver kubernetes)")
+    for name, metavar, text in (
+        ("config", "FILE", "kubeconfig to log in with (the service account of the agent's own pod)"),
+        ("context", "NAME", "context of it (its current one)"),
+        ("kind", "KIND", "how units are asked for: dra, plugin or hami (dra)"),
+        ("image", "IMAGE", "what leases run in; needs /bin/sh, kill and sleep"),
+        ("namespace", "NAME", "namespace of leases; {team} stands for the team (berth-{team})"),
+        ("class", "NAMES", "device classes, separated by commas; the first that can serve does (dra)"),
+        ("selector", "CEL", "what a device must be beyond its class (dra)"),
+        ("profile", "SIZE", "size of MIG that is lent, such as 1g.10gb"),
+        ("resource", "NAME", "what containers ask for, such as nvidia.com/gpu (plugin, hami)"),
+        ("share", "GIB", "memory of a unit, where units share a device (dra, hami)"),
+        ("cores", "PERCENT", "compute of a unit (hami)"),
+        ("replicas", "N", "units of each GPU, where it is shared in time or by hami (1)"),
+        ("nodes", "LABELS", "hosts of the pool: NAME=VALUE, separated by commas (all)"),
+        ("units", "N", "how many units are lent, where they cannot be counted"),
+        (
+            "fence",
+            "N",
+            "most units that a namespace may hold in the cluster, 0 for no quota (all of the pool)",
+        ),
+        ("model", "MODEL", "what a unit is called here, such as a100-80gb"),
+        ("memory", "GIB", "memory of a unit, where the model is none that Berth knows"),
+        ("wait", "S", "how long a pod may wait in the cluster before its request queues again (240)"),
+    ):
+        group.add_argument(
+            f"--kube-{name}", default=usual(environ, f"kube_{name}"), metavar=metavar, help=text
+        )
+
+
+def described(options: argparse.Namespace, prefix: str, otherwise: str) -> tuple[str, str, int]:
+    """Return model, vendor and MiB of a pool's unit; raises UsageError where its memory is not known."""
+    model, vendor, memory_mib = getattr(options, f"{prefix}_model") or otherwise, "nvidia", None
+    try:
+        known = board(model)
+        model, vendor, memory_mib = known.id, known.vendor, known.memory_mib
+    except UnknownBoardError:
+        if not MODEL.fullmatch(model):
+            raise UsageError(f"--{prefix}-model has letters, digits, dots and dashes") from None
+    given = getattr(options, f"{prefix}_memory") or getattr(options, f"{prefix}_share", "")
+    if given:
+        memory_mib = whole(given, f"--{prefix}-memory", MOST_HOST) * 1024
+    if not memory_mib:
+        raise UsageError(
+            f"how much memory {model} has is not known here: give it with --{prefix}-memory in GiB"
+        )
+    return model, vendor, memory_mib
+
+
+def whole(text: str, option: str, most: int) -> int:
+    """Return a whole number from 1 on; raises UsageError."""
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= most:
+        raise UsageError(f"{option} is a whole number from 1 to {most}, not {text[:40]!r}")
+    return int(text)
 
 
 def add_simulation(known: argparse.ArgumentParser) -> None:

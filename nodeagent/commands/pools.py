@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from nodeagent.backends.base import Backend, BackendAwayError, BackendRefusedError, PoolFacts
 from nodeagent.backends.clock import LostPoolError, PoolClock
+from nodeagent.backends.kubernetes.backend import KubernetesBackend
 from nodeagent.backends.leases import PoolLeases
 from nodeagent.backends.slurm.backend import SlurmBackend
 from nodeagent.backends.slurm.commands import SlurmCommands, quiet_environment
 from nodeagent.backends.slurm.settings import ACCOUNT, GRES, NAME, SlurmSettings
 from nodeagent.backends.worker import PoolWorker
+from nodeagent.commands.kubernetes_pool import open_kubernetes
 from nodeagent.commands.opening import Dialling
-from nodeagent.commands.options import MOST_HOST, UsageError
+from nodeagent.commands.options import UsageError, described, whole
 from nodeagent.drivers import registry
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.waiting import Patience
@@ -30,7 +32,6 @@ from nodeagent.host.files import put
 from nodeagent.host.shell import HostShell
 from nodeagent.link.agent import Agent
 from nodeagent.link.exporter import MetricsExporter
-from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.messages import POOL
 from nodeagent.reconcile.journal import Journal
 
@@ -57,18 +58,7 @@ def settings_of(options: argparse.Namespace) -> SlurmSettings:
         raise UsageError("--slurm-user is the name of an account of the system")
     if not options.slurm_user and os.geteuid():
         raise UsageError("only root may submit for its holders: run the agent as root, or name --slurm-user")
-    model = options.slurm_model or gres.partition(":")[2] or gres
-    vendor, memory_mib = "nvidia", None
-    try:
-        known = board(model)
-        model, vendor, memory_mib = known.id, known.vendor, known.memory_mib
-    except UnknownBoardError:
-        if not NAME.fullmatch(model):
-            raise UsageError("--slurm-model has letters, digits, dots and dashes") from None
-    if options.slurm_memory:
-        memory_mib = _whole(options.slurm_memory, "--slurm-memory", MOST_HOST) * 1024
-    if not memory_mib:
-        raise UsageError(f"how much memory {model} has is not known here: give it with --slurm-memory in GiB")
+    model, vendor, memory_mib = described(options, "slurm", gres.partition(":")[2] or gres)
     return SlurmSettings(
         partition=partition, gres=gres, model=model, memory_mib=memory_mib, vendor=vendor,
         account=options.slurm_account, user=options.slurm_user,
@@ -77,13 +67,16 @@ def settings_of(options: argparse.Namespace) -> SlurmSettings:
 
 def wait_s_of(options: argparse.Namespace) -> int:
     """Return how long a job may wait in the cluster's queue; raises UsageError."""
-    return _whole(options.slurm_wait, "--slurm-wait", MOST_WAIT_S) if options.slurm_wait else USUAL_WAIT_S
+    name = "kube" if options.driver == "kubernetes" else "slurm"
+    said = getattr(options, f"{name}_wait")
+    return whole(said, f"--{name}-wait", MOST_WAIT_S) if said else USUAL_WAIT_S
 
 
-def _whole(text: str, option: str, most: int) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= most:
-        raise UsageError(f"{option} is a whole number from 1 to {most}, not {text[:40]!r}")
-    return int(text)
+def open_backend(options: argparse.Namespace, pool_id: str = "") -> SlurmBackend | KubernetesBackend:
+    """Return the back end of the driver; nothing is asked of the cluster yet. Raises UsageError."""
+    if options.driver == "kubernetes":
+        return open_kubernetes(options, wait_s=wait_s_of(options), pool_id=pool_id)
+    return open_slurm(options, pool_id)
 
 
 def open_slurm(options: argparse.Namespace, pool_id: str = "") -> SlurmBackend:
@@ -95,7 +88,7 @@ def open_slurm(options: argparse.Namespace, pool_id: str = "") -> SlurmBackend:
 
 def look(options: argparse.Namespace) -> dict[str, Any]:
     """Return what a pool consists of, for ``check``; raises DriverUnavailableError where its cluster does not say."""
-    backend = open_slurm(options)
+    backend = open_backend(options)
     facts = count(backend)
     return {
         "node": options.node, "driver": backend.name, "driver_version": backend.version, "cluster": backend.cluster,
@@ -132,7 +125,7 @@ def live(options: argparse.Namespace, state: Path, dialling: Dialling, patience:
         clock = PoolClock(state / "pool.json", registry.host_boot_id(), boot_clock, time.time_ns)
     except LostPoolError as no:
         raise UsageError(str(no)) from no
-    backend = open_slurm(options, clock.pool_id)
+    backend = open_backend(options, clock.pool_id)
     units = _units(backend, state / "pool-facts.json")
     journal = Journal(state / "journal.jsonl")
     leases = PoolLeases(options.node, backend, journal, units, patience_s=wait_s, pool_id=clock.pool_id)
@@ -146,11 +139,13 @@ def live(options: argparse.Namespace, state: Path, dialling: Dialling, patience:
         return asyncio.run(_until_stopped(agent, worker, clock, options.metrics))
     finally:
         worker.close()
+        if isinstance(backend, KubernetesBackend):
+            backend.close()
         journal.close()
         clock.note()
 
 
-def _units(backend: SlurmBackend, file: Path) -> int:
+def _units(backend: SlurmBackend | KubernetesBackend, file: Path) -> int:
     """Return how many units the pool has; where the cluster is away, how many it had when it was asked last."""
     try:
         facts = count(backend)

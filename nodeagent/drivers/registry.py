@@ -19,7 +19,7 @@ RUN_DIR = Path("/run/berth-agent")
 VENDORS = ("amd", "hygon", "cambricon", "ascend")
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 # Pools of a cluster, which have no driver of devices (nodeagent/backends).
-BACKENDS: Final = ("slurm",)
+BACKENDS: Final = ("slurm", "kubernetes")
 NAMES = ("auto", "nvml", *VENDORS, *BACKENDS, "simulated", "simulated-nvml")
 
 

@@ -48,7 +48,7 @@ class WayIn:
     reason: str = ""
 
     def commands(self, lease: str) -> list[tuple[str, str]]:
-        """Return what to type on the node, each with the kind of way: unit, docker, podman, file."""
+        """Return what to type on the node, each with the kind of way: unit, docker, podman, job, pod, file."""
         found = [("unit", f"sudo berth-agent enter {lease}")] if self.unit else []
         if self.cdi:
             where = f" --cdi-spec-dir {self.cdi_dir}" if self.cdi_dir else ""
@@ -56,7 +56,10 @@ class WayIn:
             found += [
                 (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE") for kind, engine in engines.items()
             ]
-        if self.job and self.host:
+        if self.job and self.host and self.runtime == "kubernetes":
+            namespace, _, name = self.job.partition("/")
+            found.append(("pod", f"kubectl -n {namespace} exec -it job/{name} -- sh"))
+        elif self.job and self.host:
             found.append(("job", f"srun --jobid={self.job} --overlap --pty bash"))
         if self.env_file:
             found.append(("file", f". {self.env_file}"))

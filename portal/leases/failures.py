@@ -47,6 +47,8 @@ _TEXTS: dict[str, object] = {
     "cluster_preempted": gettext_lazy("The cluster took its GPUs for another job."),
     "cluster_ended": gettext_lazy("The cluster ended its job before its time."),
     "out_of_memory": gettext_lazy("Its programs took more memory than the cluster gives, which ended them."),
+    "device_lost": gettext_lazy("The cluster took its GPU out of service."),
+    "job_changed": gettext_lazy("A rule of the cluster changed its job, so it was not let in."),
     "no_association": gettext_lazy("Its team or holder may not submit jobs in the cluster."),
     "over_limit": gettext_lazy("A limit of the cluster kept its job from starting."),
     **dict.fromkeys(

@@ -115,7 +115,7 @@ def test_every_variable_is_in_the_help_and_in_the_docs(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--help"], {})
     said = " ".join(capsys.readouterr().out.split())
-    documented = Path("docs/agent.md").read_text() + Path("docs/slurm.md").read_text()
+    documented = "".join(Path(f"docs/{page}.md").read_text() for page in ("agent", "slurm", "kubernetes"))
 
     named = set(re.findall(r"BERTH_[A-Z_]+", said))
     assert named == set(re.findall(r"`(BERTH_[A-Z_]+)`", documented)) - {"BERTH_NOTICE", "BERTH_GPU_FACTS"}

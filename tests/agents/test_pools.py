@@ -124,6 +124,20 @@ def test_lease_tells_its_job_and_the_clusters_reason_and_then_how_to_get_in(
     assert commands_of(lease, way) == ["srun --jobid=17 --overlap --pty bash"]
 
 
+def test_lease_in_kubernetes_is_entered_by_its_job(pool: Pool, signed_in: SignedIn) -> None:
+    lease = Lease.objects.get(request=pool.ask())
+    slot = Placement.objects.select_related("device").get(lease=lease)
+    access = SlotAccess(slot.device.uuid, 0, "kubernetes:n1/GPU-1", {"BERTH_LEASE": lease.uid})
+    said = {"runtime": "kubernetes", "job": f"berth-vision/berth-{lease.uid}-g1", "host": "n1"}
+
+    pool.say(LeaseReport(lease.uid, lease.generation, "ready", access=(access,), entrance=said))
+
+    way = way_in([Placement.objects.get(lease=lease)])
+    line = f"kubectl -n berth-vision exec -it job/berth-{lease.uid}-g1 -- sh"
+    assert commands_of(lease, way) == [line]
+    assert line in signed_in("bob").get(f"/leases/{lease.uid}/").content.decode()
+
+
 def test_job_that_waited_too_long_costs_nothing_and_its_request_queues_again(pool: Pool) -> None:
     request = pool.ask()
     lease = Lease.objects.get(request=request)

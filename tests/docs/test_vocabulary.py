@@ -21,8 +21,8 @@ NAMED_BY_A_FRAMEWORK = {"Command"}
 # Products, formats and published rules: they are called as others call them.
 NAMES = """
 amd api apps ascend asgi auth binpack cambricon cdi celery cgroups cli cndev csv dcgm debian drf en fgd focus gpm gpu
-hans hygon ical json kfd nodeagent nvml openb portal postgres proc prr scheduler shell smi sql systemd urls uuids
-valkey web zh
+hans hygon ical json kfd kubeconfig nodeagent nvml openb portal postgres proc prr scheduler shell smi sql systemd
+urls uuids valkey web zh
 """
 # Words that mean in a module's name what they mean in any book, a line each so that changes meet rarely.
 PLAIN = (ROOT / "tests/docs/plain_words.txt").read_text()

@@ -17,6 +17,7 @@ _LABELS = {
     "docker": gettext_lazy("A container with Docker"),
     "podman": gettext_lazy("A container with Podman"),
     "job": gettext_lazy("A shell inside its job, on a login host of the cluster"),
+    "pod": gettext_lazy("A shell inside its pod, where kubectl is logged in to the cluster"),
     "file": gettext_lazy("Its environment, in your shell"),
 }
 

@@ -37,6 +37,7 @@ class FakeCluster:
 
     name = "slurm"
     version = "22.05.8"
+    wide = 12  # units of the widest lease: of two hosts
 
     def __init__(self, hosts: tuple[str, ...] = ("n1", "n2"), on_each: int = 8) -> None:
         self.hosts = dict.fromkeys(hosts, on_each)

@@ -121,6 +121,8 @@ class FaultyShell(HostShell):
 class SlurmCluster:
     """Two hosts of eight units, with accounting. ``environ`` is what its commands need."""
 
+    wide = 12
+
     def __init__(self, folder: Path) -> None:
         self.at = folder
         self.environ = {

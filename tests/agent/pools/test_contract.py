@@ -1,4 +1,5 @@
-"""What every back end does alike: on a cluster in memory each time, on a real Slurm where there is one (make deep)."""
+"""What every back end does alike: on a cluster in memory and a double of a Kubernetes API each time, on a real Slurm
+where there is one (make deep)."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from nodeagent.backends.base import BackendRefusedError
+from nodeagent.backends.kubernetes.settings import KINDS
 from nodeagent.host.clock import boot_clock
 from nodeagent.protocol.messages import Notice
 from nodeagent.reconcile.lease_records import NS
 from tests.agent.pools.bench import PoolBench
 from tests.agent.pools.fake_cluster import FakeCluster
+from tests.agent.pools.kubernetes_double import KubernetesDouble
 from tests.agent.pools.slurm_cluster import SlurmCluster, why_no_slurm
+from tests.deep import deep_after
 
 REAL = [pytest.mark.slurm, pytest.mark.deep]
 
@@ -34,8 +38,19 @@ def slurm() -> Iterator[SlurmCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["fake", pytest.param("slurm", marks=REAL)])
+@pytest.fixture(
+    params=[
+        "fake",
+        *deep_after(1, (f"kubernetes-{kind}" for kind in KINDS)),
+        pytest.param("slurm", marks=REAL),
+    ]
+)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PoolBench]:
+    if request.param.startswith("kubernetes"):
+        double = KubernetesDouble(request.param.partition("-")[2])
+        yield PoolBench(double, double.backend(), tmp_path)
+        double.close()
+        return
     if request.param == "fake":
         cluster = FakeCluster()
         yield PoolBench(cluster, cluster, tmp_path)
@@ -48,7 +63,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PoolBench]
 
 def test_lease_is_a_job_that_is_checked_before_it_is_ready_and_gone_when_it_is_over(bench: PoolBench) -> None:
     bench.want("a", 3)
-    bench.want("b", 12, first=4)
+    bench.want("b", bench.cluster.wide, first=4)
 
     ready, wide = bench.until("ready"), bench.until("ready", "b")
 
@@ -56,7 +71,7 @@ def test_lease_is_a_job_that_is_checked_before_it_is_ready_and_gone_when_it_is_o
     names = [access.partition for access in ready.access]
     assert names == ["slurm:n1/gpu0", "slurm:n1/gpu1", "slurm:n1/gpu2"] or len(set(names)) == 3
     assert ready.entrance["host"] in ("n1", "n2")
-    assert len({access.partition for access in (*ready.access, *wide.access)}) == 15
+    assert len({access.partition for access in (*ready.access, *wide.access)}) == 3 + bench.cluster.wide
     assert [bench.taken(), bench.codes()] == [0, []]
     bench.drop("a")
     gone = bench.until("gone")
@@ -77,7 +92,7 @@ def test_job_whose_answer_was_lost_is_found_by_its_name_and_never_submitted_twic
 
     assert before is not None
     assert before.phase == "preparing"
-    assert before.entrance == {"runtime": "slurm", "reason": "away"}
+    assert before.entrance == {"runtime": bench.backend.name, "reason": "away"}
     assert len(bench.cluster.live()) == 1
 
 

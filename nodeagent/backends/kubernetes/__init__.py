@@ -1,0 +1,1 @@
+"""A pool of a Kubernetes cluster, by its API (docs/kubernetes.md)."""
