@@ -33,7 +33,6 @@ class AdviceCard:
     title: str
     text: str
     flavor: str
-    flavor_name: str
     suggested: str
     url: str
     is_dismissed: bool
@@ -59,7 +58,6 @@ def advice_card(advice: SizeAdvice, *, url: str = "", is_dismissed: bool = False
         title=str(advice.verdict.label) if advice.size else "",
         text=advice_text(advice),
         flavor=advice.flavor.slug,
-        flavor_name=advice.flavor.shown_name,
         suggested=advice.size.flavor.slug if advice.size else "",
         url=url,
         is_dismissed=is_dismissed,

@@ -25,12 +25,12 @@ def test_a_receipt_advises_and_each_person_dismisses_for_themselves(
     assert (dismissed.status_code, dismissed["Location"]) == (302, page)
 
     after = bob.get(page).text
-    assert "No more advice" not in after
+    assert "No more of this advice" not in after
     assert "Advise me again" in after
-    assert "No more advice" in alice.get(page).text
+    assert "No more of this advice" in alice.get(page).text
     assert charlie.get(page).status_code == 404
     bob.post("/advice/h100/restore/", {"next": "https://elsewhere.example/"})
-    assert "No more advice" in bob.get(page).text
+    assert "No more of this advice" in bob.get(page).text
     assert bob.post("/advice/nothing/dismiss/").status_code == 404
     assert bob.get("/advice/h100/dismiss/").status_code == 405
 
@@ -41,7 +41,7 @@ def test_the_receipt_says_why_there_is_no_advice(world: World, signed_in: Signed
     text = signed_in("bob").get(f"/leases/{lease.uid}/").text
 
     assert "Not measured: 0 of 60 minutes are known" in text
-    assert "No more advice" not in text
+    assert "No more of this advice" not in text
 
 
 def test_the_form_advises_from_earlier_leases_until_it_is_dismissed(
