@@ -99,6 +99,7 @@ INSTALLED_APPS = [
     "portal.idle",
     "portal.advice",
     "portal.alerts",
+    "portal.lab",
     "portal.backup",
     "portal.web",
     "portal.api",
@@ -270,6 +271,7 @@ CELERY_BEAT_SCHEDULE = {
     },
     "deliver": {"task": "scheduler.tasks.deliver", "schedule": 2.0, "options": {"expires": 5}},
     "watch_alerts": {"task": "scheduler.tasks.watch_alerts", "schedule": 15.0, "options": {"expires": 15}},
+    "feed_lab": {"task": "scheduler.tasks.feed_lab", "schedule": 5.0, "options": {"expires": 5}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 
@@ -399,6 +401,7 @@ SPECTACULAR_SETTINGS = {
         "JobState": "portal.jobs.states.JobState",
         "IdleState": "portal.idle.models.IdleState",
         "SizeVerdict": "portal.advice.sizing.SizeVerdict",
+        "LabState": "portal.lab.models.LabState",
         "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
         "AlertAction": "portal.alerts.models.AlertAction",

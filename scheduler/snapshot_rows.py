@@ -148,13 +148,14 @@ def _claim(row: Row) -> Claim:
     return Claim(*(*fields[:7], models, *fields[7:]))
 
 
-def _waiting(row: Row) -> Claim:
+def asked_claim(row: Row) -> Claim:
+    """Return the claim of a row of ASKED."""
     *fields, needs_containers = row
     claim = _claim(tuple(fields))
     return replace(claim, needs_containers=True) if needs_containers else claim
 
 
-_ASKED = (
+ASKED = (
     "m.slug, r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at,"
     f" {_ASKED_SIZE}, f.share_milli,"
     " f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count, 0, 0, 0, '', '', r.nodes,"
@@ -168,8 +169,8 @@ _CLAIMS = RowCache(
     # A seat in a workshop is booked ahead as anything; after that it waits for its person, not for room.
     f"WHERE r.state = '{RequestState.QUEUED}' AND NOT (r.awaits_person AND r.starts_at <= %s)"
     " ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
-    _ASKED,
-    _waiting,
+    ASKED,
+    asked_claim,
 )
 
 

@@ -27,6 +27,7 @@ from portal.fleet.models import Node
 from portal.fleet.presence import note_presence
 from portal.idle import sweeping
 from portal.jobs import artifacts, digests, logs, outcomes, services
+from portal.lab.services import FEED
 from portal.leases import (
     approvals,
     bookings,
@@ -46,7 +47,7 @@ from portal.telemetry.hours import roll_up_hours
 from portal.telemetry.rollups import roll_up_minutes
 from portal.web.notifications.rows import words_of
 from portal.web.reports.mailing_files import files_of_news
-from scheduler import cycle, demand, durations, forecasts, invariant_check, power, snapshot, usage
+from scheduler import cycle, demand, durations, forecasts, invariant_check, lab, power, snapshot, usage
 
 log = logging.getLogger(__name__)
 # What is due by the clock, in this order: who ends comes before who starts. Each takes ``now`` and is safe to repeat.
@@ -105,6 +106,13 @@ def tick() -> None:
             failed.append(error)
     if failed:
         raise failed[0]
+
+
+@app.task
+def feed_lab() -> None:
+    """Start the next run of the lab, which has a process of its own; the clock does what was lost."""
+    outbox.begin(FEED)
+    with_retries(lambda: lab.feed(now=db_now()))
 
 
 @app.task

@@ -34,6 +34,7 @@ from portal.cli import (
     imports,
     invitations,
     jobs,
+    lab,
     labels,
     mailings,
     nodes,
@@ -254,6 +255,7 @@ health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")
 app.add_typer(fair_share.app, name="team")
 app.add_typer(policies.app, name="policy")
+app.add_typer(lab.app, name="lab")
 app.add_typer(idle.app, name="idle")
 app.add_typer(advice.app, name="advice")
 app.add_typer(alerts.app, name="alert")

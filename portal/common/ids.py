@@ -28,6 +28,11 @@ def reservation_uid() -> str:
     return new_uid("rsv")
 
 
+def lab_uid() -> str:
+    """Return a name for a run of the lab."""
+    return new_uid("lab")
+
+
 def workshop_uid() -> str:
     """Return a name for a workshop."""
     return new_uid("wks")

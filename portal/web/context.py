@@ -122,7 +122,11 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
         entries.append(NavigationEntry("flavors", _("Flavors"), "cpu", section=_("Operations")))
         entries.append(
             NavigationEntry(
-                "policies", _("Policies"), "adjustments", section=_("Operations"), also=("cohorts",)
+                "policies",
+                _("Policies"),
+                "adjustments",
+                section=_("Operations"),
+                also=("cohorts", "lab"),
             )
         )
         entries.append(NavigationEntry("alerts", _("Alerts"), "alert-triangle", section=_("Operations")))

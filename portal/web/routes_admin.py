@@ -34,6 +34,7 @@ from portal.web.imports import page as imports
 from portal.web.invoices import notes
 from portal.web.invoices import page as invoices
 from portal.web.invoices import periods as invoices_periods
+from portal.web.lab import page as lab
 from portal.web.nodes import actions as node_actions
 from portal.web.nodes import health_actions as health
 from portal.web.nodes import lifecycle_actions as node_lifecycle
@@ -206,6 +207,10 @@ urlpatterns = [
     path("idle/", idle.page, name="idle"),
     path("idle/rules/<int:key>/remove/", idle.remove, name="idle_rule_remove"),
     path("leases/<str:uid>/idle/snooze/", idle.put_off, name="idle_snooze"),
+    path("operations/lab/", lab.page, name="lab"),
+    path("operations/lab/<str:uid>/", lab.run_page, name="lab_run"),
+    path("operations/lab/<str:uid>/stop/", lab.stop, name="lab_stop"),
+    path("operations/lab/<str:uid>/trace.csv", lab.trace, name="lab_trace"),
     path("operations/cycles/", cycles.page, name="cycles"),
     path("operations/cohorts/", cohorts.page, name="cohorts"),
     path("operations/cohorts/<int:key>/rename/", cohorts.rename, name="cohort_rename"),

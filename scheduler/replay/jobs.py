@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.replay.trace_files import BadTrace, Row, rows
+from scheduler.replay.trace_files import BadTrace, Row, rows, rows_of
 
 NEEDED = ("seq", "submit_s", "duration_s", "gpus")
 COLUMN, PERFECT, NONE = "column", "perfect", "none"
@@ -27,9 +28,19 @@ class Jobs:
 
 def read(path: Path, most: int) -> Jobs:
     """The jobs of a CSV file; ``most`` is how many GPUs there are. Raises BadTrace."""
+    return _jobs(rows(path, NEEDED), path, most)
+
+
+def jobs_of_text(text: str, name: str, most: int) -> Jobs:
+    """The jobs of the text of a CSV file that refusals call ``name``. Raises BadTrace."""
+    path = Path(name)
+    return _jobs(rows_of(text.removeprefix("\ufeff").splitlines(), path, NEEDED), path, most)
+
+
+def _jobs(lines: Iterable[Row], path: Path, most: int) -> Jobs:
     found, teams = [], {"": 0}
     has_estimates, seen = False, set[int]()
-    for row in rows(path, NEEDED):
+    for row in lines:
         seq = row.integer("seq")
         if seq in seen:
             raise row.refusal("seq", f"{seq} stands in an earlier line as well")

@@ -59,7 +59,11 @@ class Row:
 
 def rows(path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
     """The rows of a CSV file with a header line; refuses when a needed column is missing."""
-    lines = _lines(path)
+    yield from rows_of(_lines(path), path, needed)
+
+
+def rows_of(lines: list[str], path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
+    """The rows of the lines of a CSV file that refusals call ``path``."""
     reader = csv.DictReader(lines)
     missing = [name for name in needed if name not in (reader.fieldnames or ())]
     if missing:

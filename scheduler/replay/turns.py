@@ -9,7 +9,7 @@ those who must go are gone at once, and another turn follows in the same second.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -53,6 +53,53 @@ class Cluster:
     gpus: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a trace is played on: an installation, and each job as the request that it is when it comes.
+
+    ``request`` gives the claim of a row, with the number of its team (from 1) and of its person; ``zero`` is the
+    instant that seconds of the trace count from. Lengths are learned by ``jobs.gpus``.
+    """
+
+    nodes: tuple[NodeInfo, ...]
+    devices: tuple[DeviceInfo, ...]
+    quotas: tuple[TeamQuota, ...]
+    request: Callable[[int], Claim]
+    zero: datetime = ZERO
+
+
+def equal_nodes(jobs: Jobs, cluster: Cluster, *, is_told: bool, is_preemptible: bool) -> Scene:
+    """Whole GPUs on equal nodes, no quotas, one person a team; all ask for ASKED_S, or for what they need."""
+
+    def request(row: int) -> Claim:
+        gpus, most = jobs.gpus[row], cluster.gpus
+        nodes, count = (1, gpus) if gpus <= most else (gpus // most, most) if gpus % most == 0 else (0, gpus)
+        return Claim(
+            row + 1,
+            jobs.team[row] + 1,
+            "exclusive",
+            count,
+            jobs.duration[row] if is_told else ASKED_S,
+            0,
+            ZERO + timedelta(seconds=jobs.submit[row]),
+            nodes=nodes,
+            user_id=1,
+            work="training",
+            is_preemptible=is_preemptible,
+        )
+
+    return Scene(
+        tuple(NodeInfo(n, f"n{n}") for n in range(1, cluster.nodes + 1)),
+        tuple(
+            DeviceInfo(n * cluster.gpus + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
+            for n in range(1, cluster.nodes + 1)
+            for at in range(cluster.gpus)
+        ),
+        tuple(TeamQuota(team + 1, None, None, 0) for team in range(len(jobs.teams))),
+        request,
+    )
+
+
 @dataclass(slots=True)
 class PlayedQueue:
     """What happened to each job, in seconds of the trace, and how much was decided."""
@@ -84,7 +131,7 @@ class Predictor(Protocol):
 
 
 class Turns:
-    """A trace on a cluster under a policy.
+    """A trace on a cluster, or on the installation of a scene, under a policy.
 
     ``estimates`` stand for what the product predicts (0: nothing); a ``predictor`` learns it on the way when the
     product would. With ``is_told`` people ask for just the time that they need, as yardsticks want it; else all ask
@@ -95,7 +142,7 @@ class Turns:
         self,
         jobs: Jobs,
         policy: PolicyRules,
-        cluster: Cluster,
+        cluster: Cluster | Scene,
         *,
         estimates: Sequence[float] | None = None,
         is_told: bool = False,
@@ -105,16 +152,18 @@ class Turns:
     ) -> None:
         self.jobs = jobs
         self.policy = policy
-        self.cluster = cluster
+        self.scene = (
+            cluster
+            if isinstance(cluster, Scene)
+            else equal_nodes(jobs, cluster, is_told=is_told, is_preemptible=is_preemptible)
+        )
         self.predictor = predictor
-        self.is_preemptible = is_preemptible
         self.watch = watch
         count = len(jobs.submit)
         self.played = PlayedQueue([0] * count, [0] * count, [0] * count, [0] * count)
         self._predicted = [int(one) for one in estimates] if estimates else [0] * count
         self._over: list[tuple[int, int, int]] = []
         self._left = list(jobs.duration)  # seconds until its end, what it owes for preemptions included
-        self._asked = list(jobs.duration) if is_told else [ASKED_S] * count
         self._is_told = is_told
         self._ran = [0] * count
         self._since = [0] * count
@@ -125,15 +174,14 @@ class Turns:
         self._running: dict[int, Running] = {}
         self._held: dict[int, tuple[Held, ...]] = {}
         self._ends: list[tuple[int, int, int]] = []
-        self._nodes = tuple(NodeInfo(n, f"n{n}") for n in range(1, cluster.nodes + 1))
-        self._devices = tuple(
-            DeviceInfo(n * cluster.gpus + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
-            for n in range(1, cluster.nodes + 1)
-            for at in range(cluster.gpus)
+        self._people: dict[tuple[int, int], int] = {}  # where use of a team's person is counted
+        self._used: list[float] = []
+        self._rate: list[int] = []
+        self._above = {one.team_id: one.parent_id for one in self.scene.quotas}
+        self._has_limits = any(
+            one.ceiling_milli is not None or one.cohort_id is not None for one in self.scene.quotas
         )
-        self._quotas = tuple(TeamQuota(team + 1, None, None, 0) for team in range(len(jobs.teams)))
-        self._used = [0.0] * len(jobs.teams)
-        self._rate = [0] * len(jobs.teams)
+        self._spent = dict.fromkeys(self._above, 0)  # what a team and those below it hold now
         self._counted_to = 0
         self._record = LengthRecord()
         self._learned = Learned()
@@ -198,40 +246,52 @@ class Turns:
         return any(gone)
 
     def _snapshot(self, now: int) -> Snapshot:
+        quotas = self.scene.quotas
+        if self._has_limits:
+            quotas = tuple(replace(one, used_milli=self._spent[one.team_id]) for one in quotas)
         return Snapshot(
-            ZERO + timedelta(seconds=now),
-            self._nodes,
-            self._devices,
+            self._at(now),
+            self.scene.nodes,
+            self.scene.devices,
             tuple(chain.from_iterable(self._held.values())),
             tuple(self._queue.values()),
-            self._quotas,
+            quotas,
             people=tuple(
-                DecayedUsage(team + 1, 1, int(used)) for team, used in enumerate(self._used) if used
+                DecayedUsage(team, user, int(used))
+                for (team, user), used in zip(self._people, self._used, strict=True)
+                if used
             ),
             running=tuple(self._running.values()),
             learned=self._learned,
         )
 
+    def _at(self, now: int) -> datetime:
+        return self.scene.zero + timedelta(seconds=now)
+
     def _claim(self, row: int) -> Claim:
-        gpus, most = self.jobs.gpus[row], self.cluster.gpus
-        nodes, count = (1, gpus) if gpus <= most else (gpus // most, most) if gpus % most == 0 else (0, gpus)
-        return Claim(
-            row + 1,
-            self.jobs.team[row] + 1,
-            "exclusive",
-            count,
-            self._left[row] if self._is_told else self._asked[row] - self._ran[row],
-            0,
-            ZERO + timedelta(seconds=self.jobs.submit[row]),
-            nodes=nodes,
-            user_id=1,
-            work="training",
-            is_preemptible=self.is_preemptible,
-            predicted_s=self._predicted[row],
+        asked = self.scene.request(row)
+        left = self._left[row]
+        return replace(
+            asked,
+            # A preemption costs time, which whoever asked for just enough gets on top.
+            duration_s=left if self._is_told else max(asked.duration_s - self._ran[row], left),
+            predicted_s=self._predicted[row] or asked.predicted_s,
             ran_s=self._ran[row],
             evictions=self.played.evictions[row],
             yields_to=self._yields[row],
         )
+
+    def _spend(self, team_id: int | None, user_id: int, cost_milli: int) -> None:
+        """Count what a lease holds from now on (less than zero: no longer)."""
+        assert team_id is not None
+        place = self._people.setdefault((team_id, user_id), len(self._used))
+        if place == len(self._used):
+            self._used.append(0.0)
+            self._rate.append(0)
+        self._rate[place] += cost_milli
+        while team_id is not None:
+            self._spent[team_id] += cost_milli
+            team_id = self._above[team_id]
 
     def _start(self, grant: Grant, now: int) -> None:
         row = grant.claim_id - 1
@@ -241,7 +301,7 @@ class Turns:
         self._owed_to[row] = 0
         self._runs[row] += 1
         heapq.heappush(self._ends, (now + self._left[row], row, self._runs[row]))
-        at = ZERO + timedelta(seconds=now)
+        at = self._at(now)
         self._held[row] = held_by(grant, at)
         self._running[row] = Running(
             -claim.id,
@@ -253,6 +313,7 @@ class Turns:
             at + timedelta(seconds=grant.duration_s),
             grant.cost_milli,
             count=self.jobs.gpus[row],
+            priority=claim.priority,
             work=claim.work,
             is_preemptible=claim.is_preemptible,
             evictions=claim.evictions,
@@ -260,7 +321,7 @@ class Turns:
             predicted_s=claim.predicted_s,
             queued_at=claim.queued_at,
         )
-        self._rate[claim.team_id - 1] += grant.cost_milli
+        self._spend(claim.team_id, claim.user_id, grant.cost_milli)
 
     def _tell(self, one: Preemption, now: int) -> bool:
         """A lease hears that it must go; says whether it is gone already."""
@@ -268,7 +329,7 @@ class Turns:
         grace_s = self.policy.preempting.grace_s
         self._owed_to[taker] = now + grace_s + OWED_S
         self._queue[taker] = replace(self._queue[taker], is_owed=True)
-        at = ZERO + timedelta(seconds=now + grace_s)
+        at = self._at(now + grace_s)
         self._running[row] = replace(self._running[row], preempt_at=at, preempted_for=one.claim_id)
         if not grace_s:
             self._evict(row, now)
@@ -282,7 +343,7 @@ class Turns:
             return
         if run < 0:
             lease = self._running[row]
-            if lease.preempt_at is not None and lease.preempt_at <= ZERO + timedelta(seconds=now):
+            if lease.preempt_at is not None and lease.preempt_at <= self._at(now):
                 self._evict(row, now)
             return
         jobs = self.jobs
@@ -310,15 +371,16 @@ class Turns:
         lease = self._running.pop(row)
         self._room.apply(Ended(self._held.pop(row)))
         self._runs[row] += 1
-        self._rate[lease.team_id - 1] -= lease.cost_milli
+        self._spend(lease.team_id, lease.user_id, -lease.cost_milli)
         return now - self._since[row]
 
     def _count(self, now: int) -> None:
         """Bring decayed use up to date."""
         passed, self._counted_to = now - self._counted_to, now
         if passed:
-            for team, rate in enumerate(self._rate):
-                self._used[team] = decayed(self._used[team], passed, self.policy.half_life_s) + rate * passed
+            for place, rate in enumerate(self._rate):
+                used = decayed(self._used[place], passed, self.policy.half_life_s)
+                self._used[place] = used + rate * passed
 
     def _learn(self, now: int) -> None:
         """Learn lengths anew when the product would: every hour, with enough ends."""

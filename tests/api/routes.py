@@ -48,6 +48,7 @@ HALF = {
     "mode": "timeslice",
     "memory_mib": 40_000,
 }
+TRIED = "seq,submit_s,duration_s,gpus\n" + "".join(f"{n},{n},60,8\n" for n in range(60))
 ASK = {"flavor": "h100-1g-10gb", "duration_s": 3600}
 GRANT = {
     "steps": 5,
@@ -181,6 +182,18 @@ ROUTES = (
     Route("POST", "policies/{draft}/activate/", "operator", {"based_on": 1}, 200, True),
     Route("POST", "policies/{draft}/roll-back/", "operator", {"based_on": 1}, 201, True),
     Route("GET", "policies/{policy}/diff/{draft}/", "operator", is_foreign=True),
+    Route("GET", "lab/", "operator"),
+    Route(
+        "POST",
+        "lab/",
+        "operator",
+        {"name": "try", "versions": [0, 1], "trace": TRIED, "nodes": 1, "what_if": {"demand": 1.5}},
+        201,
+    ),
+    Route("GET", "lab/{lab_run}/", "operator", is_foreign=True),
+    Route("GET", "lab/{lab_run}/trace.csv", "operator", is_foreign=True),
+    Route("GET", "lab/{lab_run}/requests/{played}/", "operator", is_foreign=True),
+    Route("POST", "lab/{lab_waits}/stop/", "operator", {}, 200, True),
     Route("GET", "cycles/", "operator"),
     Route("GET", "utilisation/", "operator"),
     Route("GET", "teams/{team}/spend/", is_foreign=True),

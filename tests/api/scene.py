@@ -43,6 +43,7 @@ from portal.idle.rules import set_rule
 from portal.jobs.models import Artifact, JobAttempt
 from portal.jobs.services import end_unbegun, store_secret, submit_job
 from portal.jobs.spec import read_spec
+from portal.lab.services import LabWish, begin_next, submit_run
 from portal.leases.attendees import AttendeeList
 from portal.leases.extending import extend_lease
 from portal.leases.maintenance import plan_window
@@ -62,7 +63,8 @@ from portal.second_factor.models import Passkey
 from portal.second_factor.services import begin, confirm
 from portal.sso.providers import ProviderSpec, add_provider
 from portal.teams.models import TeamInvitation
-from tests.api.routes import CREDIT, CREDITED, FORMER_KEY, INVITED
+from scheduler import lab
+from tests.api.routes import CREDIT, CREDITED, FORMER_KEY, INVITED, TRIED
 from tests.portal.builders import L40S, World
 
 
@@ -119,6 +121,7 @@ def scene(world: World) -> dict[str, str]:
         **_idle(world, lease),
         **_alerts(world),
         **notes,
+        **_lab(world),
     }
 
 
@@ -391,3 +394,15 @@ def _rules(world: World) -> dict[str, str]:
     policy, draft = (str(row.version) for row in made)
     names = {"policy": policy, "draft": draft, "cohort": str(cohort.pk)}
     return names | {"grant": str(grant.pk), "budget": str(budget.pk)}
+
+
+def _lab(world: World) -> dict[str, str]:
+    """Return a run of the lab that is done, a request of it, and a run that waits."""
+    wish = LabWish("try", [0, 1], trace=TRIED, nodes=1)
+    operator: dict[str, Any] = {"actor": world.user("operator"), "rights": world.rights("operator")}
+    done = submit_run(wish=wish, now=world.now, **operator)
+    begun = begin_next(now=world.now)
+    assert begun is not None
+    lab.carry_out(done.uid, begun.attempts)
+    waits = submit_run(wish=wish, now=world.now, **operator)
+    return {"lab_run": done.uid, "played": "%232", "lab_waits": waits.uid}

@@ -74,6 +74,16 @@ def _connected(page: Any) -> None:
     page.locator("[data-terminal][data-state=open]").wait_for()
 
 
+def _lab_run(page: Any) -> None:
+    page.locator("#id_name").fill("Built-in rules beside ours")
+    page.locator("summary", has_text=re.compile("trace|轨迹")).click()
+    rows = "".join(f"{n},{n * 300},{600 + n % 7 * 500},{1 + n % 8},t{n % 3}\n" for n in range(60))
+    page.locator("#id_trace").fill("seq,submit_s,duration_s,gpus,vc\n" + rows)
+    page.locator("#id_nodes").fill("1")
+    page.locator("form[action$='/lab/'] button[type=submit]").click()
+    page.locator("#why").wait_for(timeout=60_000)
+
+
 def _job_run(page: Any) -> None:
     page.locator("#id_command").fill(
         "for i in 1 2 3; do echo line $i; done; echo kept > model.ckpt; ln -s / link; exit 3"
@@ -417,6 +427,8 @@ PAGES = (
     Page("policy-json", "operator", "/operations/policies/json/", "policy_json"),
     Page("policy-compare", "operator", "/operations/policies/compare/?a=1&b=2", "policy_compare"),
     Page("cycles", "operator", "/operations/cycles/", "cycles"),
+    Page("lab", "operator", "/operations/lab/", "lab"),
+    Page("lab-run", "operator", "/operations/lab/", "lab_run", act=_lab_run),
     Page("cohorts", "operator", "/operations/cohorts/", "cohorts"),
     Page("team-priority", "operator", "/teams/speech/", "team", act=_priority_opened),
     Page("sso", "operator", "/operations/single-sign-on/", "single_sign_on"),

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import gzip
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from portal.audit.models import AuditEntry
+from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.lab import services
+from portal.lab.models import LabFault, LabRun, LabState
+from portal.lab.selectors import anonymous_trace, most_changed, traced
+from portal.lab.services import LabWish, begin_next, note, run_of, runs_of, stop_run, submit_run
+from portal.policies.models import Policy
+from portal.policies.services import save_policy
+from scheduler import lab
+from scheduler.replay.history import history_from_json
+from scheduler.replay.jobs import jobs_of_text
+from tests.portal.builders import World
+
+HEAD = "seq,submit_s,duration_s,gpus,vc\n"
+TRACE = HEAD + "".join(f"{n},{n * 300},{600 + n % 7 * 500},{1 + n % 8},team{n % 3}\n" for n in range(60))
+
+
+def ask(world: World, **more: Any) -> LabRun:
+    """Let the operator try two versions on a small trace, or on what is said."""
+    given: dict[str, Any] = {"name": "try", "versions": [0, 1], "trace": TRACE, "nodes": 1, **more}
+    return submit_run(
+        actor=world.user("operator"), rights=world.rights("operator"), wish=LabWish(**given), now=world.now
+    )
+
+
+def draft(world: World, **body: Any) -> Policy:
+    return save_policy(
+        actor=world.user("operator"), rights=world.rights("operator"), name="try", note="", based_on=0, now=world.now,
+        is_active=False, body={"order": "default", "preempting": {"by_score": True}, **body},
+    )  # fmt: skip
+
+
+def carried_out(world: World, row: LabRun) -> LabRun:
+    begun = begin_next(now=world.now)
+    assert begun is not None
+    assert begun.pk == row.pk
+    lab.carry_out(row.uid, begun.attempts)
+    return LabRun.objects.get(pk=row.pk)
+
+
+def test_a_trace_is_played_under_each_version_and_drafts_too(world: World) -> None:
+    draft(world)
+
+    row = carried_out(world, ask(world))
+
+    assert (row.state, row.progress_milli, row.fault) == (LabState.DONE, 1000, "")
+    assert [(one["version"], one["requests"]) for one in row.answers] == [(0, 60), (1, 60)]
+    assert list(AuditEntry.objects.filter(target=row.uid).values_list("action", flat=True)) == [
+        "lab.submitted"
+    ]
+
+
+def test_the_same_run_twice_has_the_same_digest(world: World) -> None:
+    draft(world)
+
+    one, other = carried_out(world, ask(world)), carried_out(world, ask(world))
+
+    assert one.digest == other.digest
+    assert bytes(one.played or b"") == bytes(other.played or b"")
+
+
+def test_own_history_is_what_was_asked_and_how_long_it_ran(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "LEAST_REQUESTS", 2)
+    draft(world)
+    for _ in range(3):
+        world.ended("bob", seconds=600)
+    world.submit("bob")
+    since = world.now - timedelta(days=1)
+
+    row = carried_out(world, ask(world, trace="", since=since, until=world.now))
+
+    history = history_from_json(gzip.decompress(row.history or b""))
+    assert set(history.ran_s) == {600}
+    assert {history.teams[claim.team_id - 1] for claim in history.claims} == {world.team("perception").name}
+    assert {claim.profile for claim in history.claims} == {"1g.10gb"}
+    assert row.answers[0]["requests"] == 3
+    assert row.answers[0]["bill"][0]["micro"] > 0
+
+
+def test_ten_requests_are_too_few_and_it_says_how_many_are_needed(world: World) -> None:
+    draft(world)
+    world.ended("bob", seconds=600)
+
+    with pytest.raises(Invalid) as refusal:
+        ask(world, trace="", since=world.now - timedelta(days=1), until=world.now)
+
+    assert "at least 50" in str(refusal.value.fields["since"])
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({"versions": [0]}, "versions"),
+        ({"versions": [0, 0]}, "versions"),
+        ({"versions": [0, 99]}, "versions"),
+        ({"name": " "}, "name"),
+        ({"name": "a\x00b"}, "name"),
+        ({"nodes": 0}, "nodes"),
+        ({"trace": HEAD + "1,0,-5,1,a\n"}, "trace"),
+        ({"trace": HEAD + "1,0,5,99,a\n"}, "trace"),
+        ({"trace": HEAD + "1,0,5,1,a\n"}, "trace"),
+        ({"trace": "x" * 3_000_000}, "trace"),
+        ({"trace": TRACE + "99,99999999,5,1,a\n"}, "trace"),
+        ({"what_if": {"demand": 99}}, "trace"),
+        ({"what_if": {"nodes": {"gpu-77": 1}}}, "trace"),
+        ({"trace": "", "since": None, "until": None}, "since"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_at_its_field(
+    world: World, wish: dict[str, Any], field: str
+) -> None:
+    draft(world)
+
+    with pytest.raises(Invalid) as refusal:
+        ask(world, **wish)
+
+    assert set(refusal.value.fields) == {field}
+    assert not LabRun.objects.exists()
+
+
+def test_only_operators_work_in_the_lab(world: World) -> None:
+    draft(world)
+    row = ask(world)
+
+    for look in (lambda: runs_of(world.rights("alice")), lambda: run_of(world.rights("charlie"), row.uid)):
+        with pytest.raises(Forbidden):
+            look()
+    with pytest.raises(NotFound):
+        run_of(world.rights("operator"), "lab-none")
+
+
+def test_a_run_that_waits_stops_at_once_and_one_that_runs_at_its_next_word(world: World) -> None:
+    draft(world)
+    operator: dict[str, Any] = {
+        "actor": world.user("operator"),
+        "rights": world.rights("operator"),
+        "now": world.now,
+    }
+    waiting, running = ask(world), ask(world)
+
+    assert stop_run(uid=waiting.uid, **operator).state == LabState.STOPPED
+    begun = begin_next(now=world.now)
+    assert begun is not None
+    stop_run(uid=running.uid, **operator)
+    lab.carry_out(begun.uid, begun.attempts)
+
+    assert run_of(world.rights("operator"), running.uid).state == LabState.STOPPED
+    with pytest.raises(Conflict):
+        stop_run(uid=running.uid, **operator)
+
+
+def test_a_run_that_died_is_taken_up_where_it_was_and_fails_the_third_time(world: World) -> None:
+    draft(world)
+    whole = carried_out(world, ask(world))
+
+    again = ask(world)
+    begun = begin_next(now=world.now)
+    assert begun is not None
+    note(begun, now=world.now, answers=whole.answers[:1], played=services.packed([{"kept": True}]))
+    assert begin_next(now=world.now) is None
+    later = world.now + timedelta(minutes=2)
+    second = begin_next(now=later)
+    assert second is not None
+    assert second.attempts == 2
+    with pytest.raises(services.GoneError):
+        note(begun, now=later, progress_milli=500)
+    lab.carry_out(again.uid, 1)
+    assert LabRun.objects.get(pk=again.pk).state == LabState.RUNNING
+    lab.carry_out(again.uid, 2)
+    assert LabRun.objects.get(pk=again.pk).answers == whole.answers
+
+    dead = ask(world)
+    for minutes in (2, 4, 6):
+        assert begin_next(now=world.now + timedelta(minutes=minutes)) is not None
+    assert begin_next(now=world.now + timedelta(minutes=8)) is None
+    assert run_of(world.rights("operator"), dead.uid).fault == LabFault.ENDED
+
+
+def test_only_one_runs_at_a_time(world: World) -> None:
+    draft(world)
+    ask(world)
+    other = ask(world)
+    begin_next(now=world.now)
+
+    assert begin_next(now=world.now) is None
+    with pytest.raises(IntegrityError), transaction.atomic():
+        LabRun.objects.filter(pk=other.pk).update(state=LabState.RUNNING)
+
+
+def test_single_requests_say_who_came_later_and_started_first(world: World) -> None:
+    draft(world)
+    row = carried_out(world, ask(world))
+
+    name, _team, waits = most_changed(row)[0]
+    found = traced(world.rights("operator"), row.uid, name)
+
+    assert [one.wait_s for one in found] == waits
+    assert any(one.overtaken_by for one in found)
+    with pytest.raises(NotFound):
+        traced(world.rights("operator"), row.uid, "#999")
+
+
+def test_the_anonymous_trace_plays_again_without_names(world: World) -> None:
+    draft(world)
+    row = ask(world)
+
+    text = "".join(anonymous_trace(world.rights("operator"), row.uid))
+
+    assert "team0" not in text
+    assert "2017" not in text
+    assert len(jobs_of_text(text, "trace", 8).submit) == 60

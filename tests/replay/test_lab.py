@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from scheduler.engine.model import TeamQuota
+from scheduler.engine.policy import PolicyRules, Preempting
+from scheduler.replay.history import (
+    History,
+    HistoryChanges,
+    changed,
+    history_from_json,
+    history_of_trace,
+    history_to_json,
+    what_if_from,
+)
+from scheduler.replay.jobs import jobs_of_text
+from scheduler.replay.lab import play
+from scheduler.replay.trace_files import BadTrace
+from scheduler.replay.turns import Cluster
+
+FIFO = PolicyRules(order="priority_fifo", backfill="none", preempting=Preempting(preemptible=False))
+GITTINS = PolicyRules(order="default", preempting=Preempting(by_score=True))
+
+
+def history(*rows: str, nodes: int = 1) -> History:
+    text = "seq,submit_s,duration_s,gpus,vc\n" + "\n".join(rows)
+    return history_of_trace(jobs_of_text(text, "trace", nodes * 8), Cluster(nodes, 8))
+
+
+def busy(count: int = 120) -> History:
+    draw = random.Random(3)
+    rows = [
+        f"{n},{n * 400},{int(draw.lognormvariate(7.5, 1.5)) + 1},{draw.choice((1, 2, 4, 8))},{draw.choice('abc')}"
+        for n in range(count)
+    ]
+    return history(*rows)
+
+
+def test_what_waits_behind_a_full_fleet_waits_until_it_is_free() -> None:
+    found = play(history("1,0,600,8,a", "2,60,300,8,b"), FIFO)
+
+    assert found["requests"] == 2
+    assert found["waits"]["max_s"] == 540
+    assert {row["team"]: row["mean_s"] for row in found["by_team"]} == {"a": 0.0, "b": 540.0}
+    assert found["played"]["started"] == [0, 600]
+
+
+def test_two_plays_are_the_same_byte_by_byte() -> None:
+    one, other = (json.dumps(play(busy(), GITTINS)) for _ in range(2))
+
+    assert one == other
+
+
+def test_a_history_reads_back_as_it_was_written() -> None:
+    written = busy()
+
+    assert history_from_json(history_to_json(written)) == written
+
+
+def test_policies_differ_in_who_waits() -> None:
+    assert play(busy(), FIFO)["waits"] != play(busy(), GITTINS)["waits"]
+
+
+def test_more_demand_is_drawn_by_the_seed() -> None:
+    past = busy()
+
+    double = changed(past, HistoryChanges(demand=1.5), seed=1)
+
+    assert 160 < len(double.claims) < 200
+    assert [claim.id for claim in double.claims] == list(range(1, len(double.claims) + 1))
+    assert double == changed(past, HistoryChanges(demand=1.5), seed=1)
+    assert double != changed(past, HistoryChanges(demand=1.5), seed=2)
+    assert play(double, FIFO)["waits"]["mean_s"] > play(past, FIFO)["waits"]["mean_s"]
+
+
+def test_one_more_node_shortens_waits_and_the_last_one_stays() -> None:
+    past = busy()
+
+    assert (
+        play(changed(past, HistoryChanges(nodes=(("n1", 1),)), 1), FIFO)["waits"]["mean_s"]
+        < play(past, FIFO)["waits"]["mean_s"]
+    )
+    with pytest.raises(BadTrace, match="No node would be left"):
+        changed(past, HistoryChanges(nodes=(("n1", -1),)), 1)
+    with pytest.raises(BadTrace, match="no node gpu-99"):
+        changed(past, HistoryChanges(nodes=(("gpu-99", 1),)), 1)
+
+
+def test_what_never_fits_is_left_out_and_counted() -> None:
+    past = history("1,0,600,16,a", "2,60,300,8,b", nodes=2)
+
+    found = play(changed(past, HistoryChanges(nodes=(("n1", -1),)), 1), FIFO)
+
+    assert found["impossible"] == 1
+    assert found["requests"] == 1
+
+
+def test_a_team_at_its_ceiling_waits_though_boards_idle() -> None:
+    past = history("1,0,600,4,a", "2,60,300,4,a")
+    tight = replace(past, quotas=tuple(replace(one, ceiling_milli=4000) for one in past.quotas))
+
+    assert play(past, FIFO)["waits"]["max_s"] == 0
+    assert play(tight, FIFO)["waits"]["max_s"] == 540
+
+
+def test_use_of_a_team_counts_for_the_teams_above() -> None:
+    past = history("1,0,600,4,a", "2,60,300,4,b")
+    quotas = (TeamQuota(1, 3, None, 0), TeamQuota(2, 3, None, 0), TeamQuota(3, None, 4000, 0))
+    # The trace has no team of its own at place 1: a and b are 2 and 3 there.
+    claims = tuple(replace(claim, team_id=claim.team_id - 1) for claim in past.claims)
+
+    found = play(replace(past, quotas=quotas, claims=claims), FIFO)
+
+    assert found["waits"]["max_s"] == 540
+
+
+def test_the_starved_are_shown() -> None:
+    past = history("1,0,864000,8,a", "2,60,60,8,b")
+
+    found = play(past, FIFO)
+
+    assert found["starved"] == 1
+    assert [row["starved"] for row in found["by_team"]] == [0, 1]
+
+
+def test_what_came_before_the_period_fills_the_fleet_and_is_not_counted() -> None:
+    past = history("1,0,600,8,a", "2,60,300,8,b")
+
+    found = play(replace(past, since=past.zero + timedelta(seconds=30)), FIFO)
+
+    assert found["requests"] == 1
+    assert found["waits"]["mean_s"] == 540.0
+
+
+def test_the_bill_goes_by_time_run_and_names_what_has_no_price() -> None:
+    past = replace(
+        history("1,0,3600,8,a", "2,60,1800,8,a", "3,61,60,8,b"), currency="EUR", price_micro=(10, 10, None)
+    )
+
+    assert play(past, FIFO)["bill"] == [
+        {"team": "a", "micro": 15, "unpriced": 0},
+        {"team": "b", "micro": 0, "unpriced": 1},
+    ]
+
+
+def test_allocated_is_counted_by_hour() -> None:
+    found = play(history("1,0,1800,8,a", "2,3600,3600,4,a", "3,7199,1,1,a"), FIFO)
+
+    assert found["used_by_hour"][0] == 0.5
+    assert 0.49 < found["used_by_hour"][1] < 0.51
+
+
+@pytest.mark.parametrize(
+    "body", [{"demand": 9}, {"demand": True}, {"nodes": {"a": "2"}}, {"more": 1}, [], {"nodes": []}]
+)
+def test_what_if_refuses_what_it_cannot_play(body: object) -> None:
+    with pytest.raises(BadTrace):
+        what_if_from(body)
+
+
+@pytest.mark.parametrize("row", ["1,0,-5,1", "1,,5,1", "1,0,5,99", "1,0,x,1", "1,0,5"])
+def test_a_bad_line_of_a_trace_is_named(row: str) -> None:
+    with pytest.raises(BadTrace, match="trace, line 2"):
+        jobs_of_text("seq,submit_s,duration_s,gpus\n" + row, "trace", 8)
