@@ -185,6 +185,7 @@ class KubernetesBackend:
         ``strays`` takes away the claims that Jobs left behind, too: they count in quotas for as long as they exist.
         """
         self._probe()
+        names = set(names)
         jobs, pods = self._jobs.objects(), self._pods.objects()
         held = self._held.objects() if self._pool.kind == DRA else {}
         by_job: dict[Name, list[dict[str, Any]]] = {name: [] for name in jobs}
@@ -204,7 +205,7 @@ class KubernetesBackend:
             if name in names or strays:
                 key = namespace, name
                 found.append(self._look(key, jobs.get(key), own, ended.get(key), held.get(key)))
-        lacking = set(names) - {one.name for one in found}
+        lacking = names - {one.name for one in found}
         found += [one for each in sorted(lacking) for one in self._asked_for(each)]
         self._ours = sum(one.units or 0 for one in found if one.phase in (RUNNING, ENDING))
         if strays:
@@ -290,7 +291,10 @@ class KubernetesBackend:
                 self._api.create(path, wanted)
             except NameTakenError:
                 self._api.patch(f"{path}/{wanted['metadata']['name']}", {"spec": wanted["spec"]})
-        self._ready_namespaces.add(namespace)
+        if (
+            units or self._pool.fence == 0
+        ):  # a pool that was not counted yet in this life has its fence at the next lease
+            self._ready_namespaces.add(namespace)
 
     def _created(self, path: str, manifest: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """Return what was created (True), or what an earlier try of ours had. Raises BackendRefusedError."""

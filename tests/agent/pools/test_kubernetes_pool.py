@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -503,9 +508,40 @@ def test_notice_is_written_where_programs_read_it_and_grace_is_theirs(
     assert double.pod(job)["metadata"]["deletionGracePeriodSeconds"] == 1
 
 
-def test_holder_passes_the_signal_on_and_waits_for_all_programs() -> None:
-    assert "kill -TERM -1" in HOLDER
-    assert "kill -0 -1" in HOLDER
+def test_holder_passes_the_signal_on_and_waits_for_all_programs(tmp_path: Path) -> None:
+    """As the first process of a container: programs beside it are told, and it ends when the last one has."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("process namespaces cannot be made here")
+    told = tmp_path / "told"
+    program = (
+        f'(trap "sleep 0.2; echo told > {told}; exit" TERM; while :; do sleep 0.05; done) & exec sh -c "$0"'
+    )
+
+    with subprocess.Popen([*alone, "sh", "-c", program, HOLDER]) as outer:
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        for _try in range(200):  # before its trap is set, the first process of a namespace is deaf
+            with suppress(ProcessLookupError):
+                for child in children.read_text().split() if children.exists() else ():
+                    os.kill(int(child), signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                outer.wait(0.1)
+                break
+        code = outer.poll()
+        outer.kill()
+
+    assert (code, told.read_text()) == (0, "told\n")
+
+
+def test_pool_that_was_not_counted_yet_has_its_fence_with_the_next_lease(double: KubernetesDouble) -> None:
+    backend = double.backend()
+    backend.ensure(ORDER)
+    before = double.all("resourcequotas")
+    backend.facts()
+
+    backend.ensure(replace(ORDER, name="berth-lse-2-g1", lease="lse-2"))
+
+    assert (before, len(double.all("resourcequotas"))) == ([], 1)
 
 
 # How it is described
