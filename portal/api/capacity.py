@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.utils.translation import gettext as _
 from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -11,7 +10,8 @@ from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.money import month_of
 from portal.api.representations import Row
-from portal.api.responses import ResponseShape
+from portal.api.responses import Money, ResponseShape
+from portal.api.wire import money
 from portal.billing.conservation import (
     CapacityAccount,
     CapacityKind,
@@ -19,10 +19,11 @@ from portal.billing.conservation import (
     lease_times,
     together,
 )
+from portal.billing.selectors import currency
 from portal.common.clock import db_now
-from portal.common.errors import Forbidden, NotFound
+from portal.common.errors import NotFound
 from portal.fleet.models import Device
-from portal.teams.selectors import Rights
+from portal.web.capacity import require_finance_or_operator
 from portal.web.invoices.months import named
 
 TAG = "money"
@@ -36,6 +37,7 @@ class CapacityKinds(ResponseShape):
     reserved = s.IntegerField()
     preparing = s.IntegerField()
     cleaning = s.IntegerField()
+    stranded = s.IntegerField(help_text="Left of a board cut into slices in which no slice had a place.")
     idle = s.IntegerField()
     maintenance = s.IntegerField()
     fault = s.IntegerField()
@@ -43,6 +45,9 @@ class CapacityKinds(ResponseShape):
     above = s.IntegerField(help_text="Held beyond a whole device, as shares are rounded up: taken off.")
     capacity = s.IntegerField()
     difference = s.IntegerField()
+    stranded_cost = Money(
+        help_text="Stranded time at the price of the whole device: nobody is billed for it."
+    )
 
 
 class DeviceCapacity(CapacityKinds):
@@ -76,7 +81,7 @@ class MonthCapacity(Endpoint):
     @call("Read where a month's capacity went", answer=CapacityAnswer, refusals=(404,), tag=TAG)
     def get(self, request: Request, month: str) -> Response:
         """Read each device's time of a month by what it went to; up to now in a running one. Finance, operators."""
-        require_books(self.rights)
+        require_finance_or_operator(self.rights)
         period = named(month)
         found = capacity_of(period, now=db_now())
         devices = [
@@ -99,7 +104,7 @@ class DeviceLeases(Endpoint):
     @call("List a device's leases of a month", answer=LeaseTimeAnswer, is_list=True, refusals=(404,), tag=TAG)
     def get(self, request: Request, month: str, uuid: str) -> Response:
         """List the leases behind a device's month with what each took of it. Finance, operators."""
-        require_books(self.rights)
+        require_finance_or_operator(self.rights)
         period, device = named(month), Device.objects.filter(uuid=uuid).first()
         if device is None:
             raise NotFound
@@ -108,16 +113,11 @@ class DeviceLeases(Endpoint):
         return Response({"next": None, "results": results})
 
 
-def require_books(rights: Rights) -> None:
-    """Raise Forbidden for everybody but finance and operators of the organisation."""
-    if not (rights.is_finance or rights.is_operator):
-        raise Forbidden(_("Only finance and operators see where the capacity went."))
-
-
 def _kinds(account: CapacityAccount) -> Row:
     return {
         **{str(kind): account.kinds[kind] for kind in CapacityKind.values},
         "above": account.above,
         "capacity": account.capacity,
         "difference": account.difference,
+        "stranded_cost": money(round(account.stranded_micro), currency()),
     }

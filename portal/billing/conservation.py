@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django.db import models
@@ -21,6 +22,7 @@ from portal.billing.models import BillingPeriod
 from portal.common.clock import whole_second
 from portal.common.sql import fetch
 from portal.fleet.health import CRITICAL
+from portal.fleet.models import Mode
 from portal.leases.states import LeaseState
 
 
@@ -32,6 +34,7 @@ class CapacityKind(models.TextChoices):
     RESERVED = "reserved", _("Reserved, unused")
     PREPARING = "preparing", pgettext_lazy("time of a device", "Preparing")
     CLEANING = "cleaning", pgettext_lazy("time of a device", "Cleaning")
+    STRANDED = "stranded", pgettext_lazy("time of a device", "Stranded")
     IDLE = "idle", pgettext_lazy("time of a device", "Idle")
     MAINTENANCE = "maintenance", _("Maintenance")
     FAULT = "fault", pgettext_lazy("time of a device", "Fault")
@@ -47,6 +50,10 @@ OF_LEASES = (
     CapacityKind.FAULT,
 )
 _ACTIVE = "active"  # by events, to be compared with the books
+MILLI_HOUR = 1000 * 3600
+MOST_SLOTS = 63  # bits of a number; no board has more slices than 16
+_RATES = """SELECT * FROM catalog_rate
+  WHERE card_id = (SELECT id FROM catalog_ratecard WHERE is_default ORDER BY id LIMIT 1)"""
 _KIND_OF = f"""CASE state WHEN '{LeaseState.BOOKED}' THEN '{CapacityKind.RESERVED}'
   WHEN '{LeaseState.PREPARING}' THEN '{CapacityKind.PREPARING}' WHEN '{LeaseState.ACTIVE}' THEN '{_ACTIVE}'
   WHEN '{LeaseState.ENDING}' THEN '{CapacityKind.CLEANING}' WHEN '{LeaseState.CLEANING}' THEN '{CapacityKind.CLEANING}'
@@ -62,6 +69,8 @@ WITH steps AS (
    WHERE l.starts_at < %(until)s AND (l.clean_at IS NULL OR l.clean_at > %(since)s)),
 spans AS (
   SELECT s.lease_id, s.is_metered, {_KIND_OF} AS kind, p.device_id, p.share_milli,
+         CASE WHEN p.mode = '{Mode.MIG}' AND p.start + p.size < {MOST_SLOTS}
+              THEN ((1::bigint << p.size) - 1) << p.start ELSE 0 END AS taken,
          date_trunc('second', greatest(s.since, %(since)s)) AS since,
          date_trunc('second', least(s.until, %(until)s)) AS until
     FROM steps s JOIN leases_placement p ON p.lease_id = s.lease_id
@@ -89,10 +98,11 @@ _BY_DEVICE = f"{_SPANS} SELECT device_id, kind, sum(amount)::bigint FROM found G
 _BY_LEASE = f"""{_SPANS} SELECT l.uid, t.name, f.kind, sum(f.amount)::bigint FROM found f
   JOIN leases_lease l ON l.id = f.lease_id JOIN teams_team t ON t.id = l.team_id
  GROUP BY 1, 2, 3 ORDER BY 1, 3"""  # noqa: S608 (our own SQL)
-# What nobody held, cut where anything changes: by maintenance or a cordon, of which the audit list knows, then faults,
-# then whether its node was heard or slept.
+# What nobody held, cut where anything changes, prices too: by maintenance or a cordon, of which the audit list knows,
+# then faults, then whether its node was heard or slept. What is left of a board that is cut into slices is stranded
+# while no slice that its driver knows has a place among those that are taken (a bit for each).
 _REST = f"""{_SPANS}, device AS (
-  SELECT d.id, d.node_id, greatest(%(since)s, date_trunc('second', least(n.created_at, (
+  SELECT d.id, d.node_id, d.model_id, greatest(%(since)s, date_trunc('second', least(n.created_at, (
            SELECT min(s.since) FROM spans s WHERE s.device_id = d.id)))) AS since
     FROM fleet_device d JOIN fleet_node n ON n.id = d.node_id),
 flags AS (
@@ -115,26 +125,44 @@ flags AS (
     JOIN fleet_nodesleep s ON s.node_id = d.node_id),
 clipped AS (
   SELECT f.id, date_trunc('second', greatest(f.since, d.since)) AS since,
-         date_trunc('second', least(f.until, %(until)s)) AS until, 0 AS held, away, sick, present
+         date_trunc('second', least(f.until, %(until)s)) AS until, 0 AS held, 0 AS taken, away, sick, present
     FROM flags f JOIN device d USING (id) WHERE least(f.until, %(until)s) > greatest(f.since, d.since)
   UNION ALL
-  SELECT device_id, since, until, share_milli, 0, 0, 0 FROM spans
+  SELECT device_id, since, until, share_milli, taken, 0, 0, 0 FROM spans
   UNION ALL
-  SELECT id, since, %(until)s, 0, 0, 0, 0 FROM device WHERE since < %(until)s),
+  SELECT id, since, %(until)s, 0, 0, 0, 0, 0 FROM device WHERE since < %(until)s
+  UNION ALL
+  SELECT d.id, date_trunc('second', lower(r.valid)), %(until)s, 0, 0, 0, 0, 0
+    FROM device d JOIN ({_RATES}) r ON r.device_model_id = d.model_id
+   WHERE lower(r.valid) > d.since AND lower(r.valid) < %(until)s),
 turns AS (
-  SELECT id, at, sum(held) AS held, sum(away) AS away, sum(sick) AS sick, sum(present) AS present FROM (
-    SELECT id, since AS at, held, away, sick, present FROM clipped
-    UNION ALL SELECT id, until, -held, -away, -sick, -present FROM clipped) edges
+  SELECT id, at, sum(held) AS held, sum(taken) AS taken, sum(away) AS away, sum(sick) AS sick, sum(present) AS present
+    FROM (SELECT id, since AS at, held, taken, away, sick, present FROM clipped
+          UNION ALL SELECT id, until, -held, -taken, -away, -sick, -present FROM clipped) edges
   GROUP BY 1, 2),
 segments AS (
-  SELECT id, extract(epoch FROM lead(at) OVER w - at)::bigint AS seconds, sum(held) OVER w AS held,
-         sum(away) OVER w AS away, sum(sick) OVER w AS sick, sum(present) OVER w AS present
-    FROM turns WINDOW w AS (PARTITION BY id ORDER BY at))
-SELECT id, CASE WHEN away > 0 THEN '{CapacityKind.MAINTENANCE}' WHEN sick > 0 THEN '{CapacityKind.FAULT}'
-                WHEN present > 0 THEN '{CapacityKind.IDLE}' ELSE '{CapacityKind.UNKNOWN}' END,
-       sum(greatest(1000 - held, 0) * seconds)::bigint, sum(greatest(held - 1000, 0) * seconds)::bigint,
-       sum(1000 * seconds)::bigint
-  FROM segments WHERE seconds > 0 GROUP BY 1, 2
+  SELECT t.id, d.model_id, at, extract(epoch FROM lead(at) OVER w - at)::bigint AS seconds, sum(held) OVER w AS held,
+         (sum(taken) OVER w)::bigint AS taken, sum(away) OVER w AS away, sum(sick) OVER w AS sick,
+         sum(present) OVER w AS present
+    FROM turns t JOIN device d USING (id) WINDOW w AS (PARTITION BY t.id ORDER BY at)),
+layout AS MATERIALIZED (SELECT DISTINCT model_id, taken FROM segments WHERE taken > 0),
+crowded AS (
+  SELECT model_id, taken FROM layout l WHERE NOT EXISTS (
+    SELECT FROM fleet_profile p, unnest(p.starts) AS first
+     WHERE p.device_model_id = l.model_id AND first + p.slices < {MOST_SLOTS}
+       AND ((((1::bigint << p.slices) - 1) << first) & l.taken) = 0)),
+judged AS (
+  SELECT s.*, CASE WHEN away > 0 THEN '{CapacityKind.MAINTENANCE}' WHEN sick > 0 THEN '{CapacityKind.FAULT}'
+                   WHEN present > 0 AND c.taken IS NOT NULL THEN '{CapacityKind.STRANDED}'
+                   WHEN present > 0 THEN '{CapacityKind.IDLE}' ELSE '{CapacityKind.UNKNOWN}' END AS kind
+    FROM segments s LEFT JOIN crowded c USING (model_id, taken) WHERE seconds > 0)
+SELECT j.id, kind, sum(greatest(1000 - held, 0) * seconds)::bigint, sum(greatest(held - 1000, 0) * seconds)::bigint,
+       sum(1000 * seconds)::bigint, sum(greatest(1000 - held, 0) * seconds * r.micro)::numeric / {MILLI_HOUR}
+  FROM judged j LEFT JOIN LATERAL (
+    SELECT micro_per_hour + micro_per_gib_hour * m.memory_mib / 1024 AS micro FROM ({_RATES}) r
+      JOIN fleet_devicemodel m ON m.id = r.device_model_id
+     WHERE kind = '{CapacityKind.STRANDED}' AND r.device_model_id = j.model_id AND r.valid @> j.at LIMIT 1) r ON true
+ GROUP BY 1, 2
 """  # noqa: S608 (our own states)
 _DEVICES = """SELECT d.id, n.name, d.index, d.uuid, m.name FROM fleet_device d JOIN fleet_node n ON n.id = d.node_id
   JOIN fleet_devicemodel m ON m.id = d.model_id ORDER BY n.name, d.index"""
@@ -145,12 +173,14 @@ class CapacityAccount:
     """Thousandths of a device times seconds by kind, and ``capacity``, the time that there was.
 
     ``above`` is what leases held beyond a whole device, as shares of slices are rounded up; it was counted in their
-    kinds and is taken off again.
+    kinds and is taken off again. ``stranded_micro`` is what the stranded time would have cost at the price of the whole
+    device, in micro-units before rounding, where it had one.
     """
 
     kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CapacityKind.values, 0))
     above: int = 0
     capacity: int = 0
+    stranded_micro: Decimal = Decimal(0)
 
     @property
     def difference(self) -> int:
@@ -163,6 +193,7 @@ class CapacityAccount:
             self.kinds[kind] += amount
         self.above += other.above
         self.capacity += other.capacity
+        self.stranded_micro += other.stranded_micro
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +224,12 @@ def capacity_of(period: BillingPeriod, *, now: datetime) -> list[DeviceAccount]:
         for pk, kind, amount in fetch(_BY_DEVICE, values):
             if kind != _ACTIVE:
                 accounts.setdefault(pk, CapacityAccount()).kinds[kind] += amount
-        for pk, kind, amount, above, capacity in fetch(_REST, values):
+        for pk, kind, amount, above, capacity, micro in fetch(_REST, values):
             account = accounts.setdefault(pk, CapacityAccount())
             account.kinds[kind] += amount
             account.above += above
             account.capacity += capacity
+            account.stranded_micro += micro or 0
     return [
         DeviceAccount(node, index, uuid, model, accounts.get(pk, CapacityAccount()))
         for pk, node, index, uuid, model in fetch(_DEVICES)

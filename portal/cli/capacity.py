@@ -7,10 +7,12 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import output
+from portal.cli import formatting, output
 from portal.cli.command import Json, api, guarded
 
-KINDS = ("billed", "free", "reserved", "preparing", "cleaning", "idle", "maintenance", "fault", "unknown")
+KINDS = (
+    "billed", "free", "reserved", "preparing", "cleaning", "stranded", "idle", "maintenance", "fault", "unknown",
+)  # fmt: skip
 MILLI_HOUR = 1000 * 3600
 
 
@@ -38,7 +40,14 @@ def capacity(
         return
     rows = [(f"{one['node']}/{one['index']}", one) for one in found["devices"]] + [("all", found["total"])]
     cells = [(name, *_figures(row)) for name, row in rows]
-    columns = ("DEVICE", *(kind.upper() for kind in KINDS), "ABOVE", "CAPACITY", "DIFFERENCE")
+    columns = (
+        "DEVICE",
+        *(kind.upper() for kind in KINDS),
+        "ABOVE",
+        "CAPACITY",
+        "DIFFERENCE",
+        "STRANDED COST",
+    )
     output.table(columns, cells, empty="")
 
 
@@ -48,6 +57,7 @@ def _figures(row: Any) -> tuple[str, ...]:
         _hours(row["above"]),
         _hours(row["capacity"]),
         str(row["difference"]),
+        formatting.money(row["stranded_cost"]),
     )
 
 

@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from portal.billing.conservation import (
+    MILLI_HOUR,
     OF_LEASES,
     CapacityAccount,
     CapacityKind,
@@ -26,13 +27,15 @@ from portal.billing.conservation import (
     together,
 )
 from portal.billing.periods import period_of
+from portal.billing.selectors import currency
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden, NotFound
 from portal.fleet.models import Device
+from portal.teams.selectors import Rights
 from portal.web.access import rights_of
+from portal.web.figures import money
 from portal.web.invoices.months import all_months, named
 
-MILLI_HOUR = 1000 * 3600
 MOST_MONTHS = 6
 CSS = {
     CapacityKind.BILLED: "plot-1",
@@ -40,6 +43,7 @@ CSS = {
     CapacityKind.RESERVED: "plot-3",
     CapacityKind.PREPARING: "plot-4",
     CapacityKind.CLEANING: "plot-5",
+    CapacityKind.STRANDED: "plot-6",
     CapacityKind.IDLE: "plot-forecast",
     CapacityKind.MAINTENANCE: "plot-mark",
     CapacityKind.FAULT: "plot-block",
@@ -85,7 +89,7 @@ class CapacityRow:
 @require_safe
 def page(request: HttpRequest, month: str = "") -> HttpResponse:
     """Show where a month's capacity went, that of the running one unless it is named."""
-    _require(request)
+    require_finance_or_operator(rights_of(request))
     now = db_now()
     period = named(month) if month else period_of(now)
     month = str(period)
@@ -97,6 +101,8 @@ def page(request: HttpRequest, month: str = "") -> HttpResponse:
         "months": [str(row) for row in all_months(now=now)[:MOST_MONTHS]],
         "total": _row(_("Cluster"), "", total, {}, is_node=True),
         "above": _hours(total.above) if total.above else "",
+        "stranded": money(round(int(total.stranded_micro), -4)),
+        "currency": currency(),
         "rows": list(_rows(month, found, request.GET.get("node", ""))),
         "heads": [str(kind.label) for kind in CapacityKind],
     }
@@ -106,7 +112,7 @@ def page(request: HttpRequest, month: str = "") -> HttpResponse:
 @require_safe
 def device(request: HttpRequest, month: str, uuid: str) -> HttpResponse:
     """Show the leases behind a device's month, all of them or those with one kind of time."""
-    _require(request)
+    require_finance_or_operator(rights_of(request))
     period, now = named(month), db_now()
     found = Device.objects.select_related("node", "model").filter(uuid=uuid).first()
     kind = request.GET.get("kind", "")
@@ -126,8 +132,8 @@ def device(request: HttpRequest, month: str, uuid: str) -> HttpResponse:
     return render(request, "web/capacity_device.html", context)
 
 
-def _require(request: HttpRequest) -> None:
-    rights = rights_of(request)
+def require_finance_or_operator(rights: Rights) -> None:
+    """Raise Forbidden for everybody else: this is about the whole fleet."""
     if not (rights.is_finance or rights.is_operator):
         raise Forbidden(_("Only finance and operators see where the capacity went."))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from django.http import HttpRequest, HttpResponse
@@ -10,8 +11,11 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from portal.billing.conservation import capacity_of, together
+from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency
 from portal.billing.waste import WasteBy, WasteRow, waste_of
+from portal.teams.selectors import Rights
 from portal.web.access import rights_of
 from portal.web.figures import money
 from portal.web.invoices.months import all_months
@@ -52,8 +56,16 @@ def page(request: HttpRequest) -> HttpResponse:
         lists.append((by.label, [_shown(row) for row in rows]))
     context = {
         "form": form, "period": period, "lists": lists, "whole": _shown(whole), "currency": currency(), "team": top,
+        "stranded": _stranded(rights_of(request), period, now) if top is None else None,
     }  # fmt: skip
     return render(request, "web/waste.html", context)
+
+
+def _stranded(rights: Rights, period: BillingPeriod, now: datetime) -> Decimal | None:
+    """Return what the fleet's stranded time would have cost; None for those who do not see the whole fleet."""
+    if not (rights.is_finance or rights.is_operator):
+        return None
+    return _cents(round(together(one.account for one in capacity_of(period, now=now)).stranded_micro))
 
 
 def _cents(micro: int) -> Decimal | None:

@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 
 from portal.billing.books import verify_books
-from portal.billing.conservation import capacity_of, lease_times, together
+from portal.billing.conservation import CapacityAccount, capacity_of, lease_times, together
 from portal.billing.metering import meter_all
 from portal.billing.periods import period_of
-from portal.fleet.models import Device, HealthEvent, MaintenanceWindow, Node, NodePresence
+from portal.catalog.models import Rate
+from portal.fleet.models import Device, HealthEvent, MaintenanceWindow, Node, NodePresence, Profile
 from portal.fleet.presence import note_presence
 from portal.fleet.services import cordon, uncordon
 from portal.leases import lifecycle
@@ -74,6 +75,36 @@ def test_a_months_time_adds_up_by_device_and_names_the_leases(month: World) -> N
     found = {one.uid: one.kinds for one in lease_times(period_of(world.now), whole.pk, now=world.now)}
     assert found[lease.uid] == {"preparing": 120_000, "billed": 1_200_000, "cleaning": 180_000}
     assert request.pk == lease.request_id
+
+
+def test_what_no_slice_fits_into_is_stranded_and_has_a_price(month: World) -> None:
+    world = month
+    NodePresence.objects.create(node=month.nodes["gpu-01"], began_at=BEGIN, ended_at=world.now)
+    slices = [world.active("bob", at=BEGIN + n * MIN, duration_s=7200) for n in range(1, 7)]
+    device = slices[0].placements.get().device
+    period = period_of(world.now)
+
+    def account() -> CapacityAccount:
+        return next(one.account for one in capacity_of(period, now=world.now) if one.uuid == device.uuid)
+
+    assert (account().kinds["stranded"], account().stranded_micro) == (0, 0)
+    last = world.active("charlie", at=BEGIN + 30 * MIN, duration_s=7200)
+    assert {one.placements.get().device for one in (*slices, last)} == {device}
+    price = Rate.objects.get(device_model=device.model).micro_per_hour
+
+    found = account()
+
+    # The eighth slice of memory is left, in which nothing can begin.
+    since = min(event.at for event in last.events.all())
+    stranded = (1000 - 7 * last.share_milli) * int((world.now - since).total_seconds())
+    assert found.kinds["stranded"] == stranded > 0
+    assert round(found.stranded_micro) == stranded * price // 3_600_000
+    assert found.difference == 0
+    Profile.objects.create(
+        device_model=device.model, name="0g", size="0g", slices=1, starts=[7], memory_mib=1, max_instances=1,
+        share_milli=1,
+    )  # fmt: skip
+    assert account().kinds["stranded"] == 0
 
 
 def test_a_second_that_the_books_lack_is_a_difference_and_fails_the_proof(month: World) -> None:
