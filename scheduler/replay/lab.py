@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.engine.columns import Flags, Floats, Ints
-from scheduler.engine.model import PolicyRules
+from scheduler.engine.model import SHARED_MODES, PolicyRules
 from scheduler.replay.history import History, scene_of
 from scheduler.replay.turns import PlayedQueue, Turns
 
@@ -138,22 +138,29 @@ def _held_by_hour(
 ) -> list[float]:
     """Which part of all boards was held in each hour of the period, by shares of boards.
 
-    A request that was preempted counts from its last start; what it held before is added as time before its end.
+    What a request held before it was preempted is spread evenly from its coming to its last start.
     """
     hours = max(-(-(last - first) // 3600), 1)
     held = np.zeros(hours)
     slices = {p.name: p.share_milli for one in history.devices for p in one.profiles}
     for place, row in enumerate(kept):
         claim = history.claims[row]
+        started, ended = played.started[place], played.ended[place]
+        if not ended:
+            continue
         share = slices.get(claim.profile, 1000) if claim.mode == "mig" else 1000
-        share = claim.share_milli if claim.mode in ("mps", "memlimit", "timeslice") else share
-        units = claim.count * max(claim.nodes, 1)
-        _spread(held, played.started[place] - first, played.ended[place] - first, share * units)
+        share = claim.share_milli if claim.mode in SHARED_MODES else share
+        milli = share * claim.count * max(claim.nodes, 1)
+        _spread(held, started - first, ended - first, milli)
+        came = int((claim.queued_at - history.zero).total_seconds())
+        before_s = started - came - played.waited[place]
+        if before_s:
+            _spread(held, came - first, started - first, milli * before_s / (started - came))
     total = 1000 * len(history.devices) * 3600
     return [round(float(one), 4) for one in held / max(total, 1)]
 
 
-def _spread(held: Floats, begin: int, end: int, milli: int) -> None:
+def _spread(held: Floats, begin: int, end: int, milli: float) -> None:
     begin, end = max(begin, 0), min(end, len(held) * 3600)
     while begin < end:
         hour = begin // 3600

@@ -155,6 +155,21 @@ def test_allocated_is_counted_by_hour() -> None:
     assert 0.49 < found["used_by_hour"][1] < 0.51
 
 
+def test_what_was_held_before_a_preemption_counts_as_allocated() -> None:
+    past = busy()
+    past = replace(past, until=past.zero + timedelta(days=10))
+
+    found = play(past, GITTINS)
+
+    played = found["played"]
+    held = sum(
+        (ended - int((claim.queued_at - past.zero).total_seconds()) - wait) * claim.count
+        for claim, ended, wait in zip(past.claims, played["ended"], played["wait"], strict=True)
+    )
+    assert found["preemptions"] > 0
+    assert sum(found["used_by_hour"]) * 8 * 3600 == pytest.approx(held, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "body", [{"demand": 9}, {"demand": True}, {"nodes": {"a": "2"}}, {"more": 1}, [], {"nodes": []}]
 )

@@ -17,6 +17,7 @@ from tools.bench import (
     idle,
     jobs,
     kills,
+    lab,
     latency,
     live,
     machine,
@@ -56,6 +57,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "forecast": (
         "forecast and counter-offers of 100 unsubmitted requests, 1,000 GPUs, 5,000 waiting",
         forecast.measure,
+    ),
+    "lab": (
+        "the lab plays 30,000 requests of a month on 512 GPUs, twice: time, memory, same bytes",
+        lab.measure,
     ),
     "night": ("a night of 6 × 8 simulated H100 with and without sleep: energy and waiting", night.measure),
     "slurm": (

@@ -26,6 +26,8 @@ from portal.web.charts import (
 from portal.web.figures import money
 
 MOST_MARKS, MOST_COLUMNS = 6, 120
+# Lines that lie on each other stay apart: every second and third one is broken.
+DASHES = ("is-dotted", "", "is-dashed")
 Answer = dict[str, Any]
 
 
@@ -105,7 +107,7 @@ def _lines(
     said: str,
 ) -> Plot:
     known = [value for line in lines for value in line if value is not None]
-    top, parts = nice_top(max(known, default=1.0) * 1.02)
+    top, parts = nice_top(max(known, default=1.0))
     heads = titles(answers)
     rows = [["–" if line[at] is None else _number(line[at]) for line in lines] for at in range(len(labels))]
     step = max(1, -(-len(labels) // MOST_MARKS))
@@ -114,7 +116,7 @@ def _lines(
         summary=said,
         layers=[],
         curves=[
-            DrawnPart(head, f"plot-{number}", line_path(line, top, ends=False), "", "")
+            DrawnPart(head, f"plot-{number} {DASHES[number % 3]}", line_path(line, top, ends=False), "", "")
             for number, (head, line) in enumerate(zip(heads, lines, strict=True), 1)
         ],
         columns=grounds(labels, rows, heads),
