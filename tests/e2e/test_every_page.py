@@ -43,7 +43,7 @@ NOT_PAGES = {
     "energy_factor_end", "energy_factor_import",
     "import_undo",
     "discount_end", "deputy_end", "see_as_end", "person_close", "person_reopen",
-    "idle_rule_remove", "idle_snooze", "advice_dismiss", "advice_restore",
+    "idle_rule_remove", "idle_snooze", "advice_dismiss", "advice_restore", "lab_stop", "lab_trace",
     "alert_acknowledge", "alert_resume", "alert_rule_switch", "alert_rule_remove", "silence_make", "silence_end",
     "team_budget_end",
     "workshop_add", "workshop_remove", "workshop_decide", "workshop_cancel", "workshop_repeat", "workshop_start",

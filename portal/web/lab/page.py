@@ -46,12 +46,12 @@ class LabForm(forms.Form):
     since = forms.DateField(
         label=gettext_lazy("From"),
         required=False,
-        widget=forms.DateInput({"class": "form-control", "type": "date"}),
+        widget=forms.DateInput({"class": "form-control", "type": "date"}, format="%Y-%m-%d"),
     )
     until = forms.DateField(
         label=gettext_lazy("Up to and including"),
         required=False,
-        widget=forms.DateInput({"class": "form-control", "type": "date"}),
+        widget=forms.DateInput({"class": "form-control", "type": "date"}, format="%Y-%m-%d"),
     )
     demand = forms.FloatField(
         label=gettext_lazy("Demand, times"),
