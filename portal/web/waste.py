@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from portal.billing.conservation import capacity_of, together
+from portal.billing.conservation import MILLI_HOUR, CapacityKind, capacity_of, together
 from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency
 from portal.billing.waste import WasteBy, WasteRow, waste_of
@@ -39,6 +39,15 @@ class ShownWaste:
     is_unseen: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ShownStranded:
+    """What layouts stranded of the whole fleet, and of how many device-hours nobody knows what they were."""
+
+    cost: Decimal | None
+    unknown_hours: int
+    is_unknown: bool
+
+
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
     """Show the waste of a month over the teams in sight."""
@@ -56,16 +65,22 @@ def page(request: HttpRequest) -> HttpResponse:
         lists.append((by.label, [_shown(row) for row in rows]))
     context = {
         "form": form, "period": period, "lists": lists, "whole": _shown(whole), "currency": currency(), "team": top,
-        "stranded": _stranded(rights_of(request), period, now) if top is None else None,
+        "fleet": _fleet(rights_of(request), period, now) if top is None else None,
     }  # fmt: skip
     return render(request, "web/waste.html", context)
 
 
-def _stranded(rights: Rights, period: BillingPeriod, now: datetime) -> Decimal | None:
-    """Return what the fleet's stranded time would have cost; None for those who do not see the whole fleet."""
+def _fleet(rights: Rights, period: BillingPeriod, now: datetime) -> ShownStranded | None:
+    """Return what layouts stranded; None for those who do not see the whole fleet."""
     if not (rights.is_finance or rights.is_operator):
         return None
-    return _cents(round(together(one.account for one in capacity_of(period, now=now)).stranded_micro))
+    account = together(one.account for one in capacity_of(period, now=now))
+    unknown = account.kinds[CapacityKind.UNKNOWN]
+    return ShownStranded(
+        _cents(round(account.stranded_micro)),
+        unknown // MILLI_HOUR,
+        bool(unknown and not account.stranded_micro),
+    )
 
 
 def _cents(micro: int) -> Decimal | None:

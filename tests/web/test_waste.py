@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from portal.billing.metering import meter_all
@@ -17,3 +18,16 @@ def test_waste_is_shown_of_teams_in_sight_and_unknown_is_not_zero(world: World, 
     assert "Perception" in text
     assert "unknown" in text
     assert "Perception" not in signed_in("charlie").get("/reports/waste/?team=perception").text
+
+
+def test_what_layouts_stranded_is_for_who_sees_the_fleet(world: World, signed_in: SignedIn) -> None:
+    world.ended("bob", seconds=60, at=world.now - timedelta(seconds=90))
+
+    finance, alice = (signed_in(name).get("/reports/waste/").text for name in ("finance", "alice"))
+
+    assert "Stranded by layout" not in alice
+    # Nobody noted whether the nodes were there.
+    assert re.search(
+        r'Stranded by layout</dt><dd><span class="stat-value"><a href="[^"]+">unknown</a>', finance
+    )
+    assert "Stranded by layout" not in signed_in("finance").get("/reports/waste/?team=vision").text
