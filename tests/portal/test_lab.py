@@ -199,6 +199,7 @@ def test_only_one_runs_at_a_time(world: World) -> None:
         LabRun.objects.filter(pk=other.pk).update(state=LabState.RUNNING)
 
 
+@pytest.mark.deep
 def test_single_requests_say_who_came_later_and_started_first(world: World) -> None:
     draft(world)
     row = carried_out(world, ask(world))

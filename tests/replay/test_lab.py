@@ -50,6 +50,7 @@ def test_what_waits_behind_a_full_fleet_waits_until_it_is_free() -> None:
     assert found["played"]["started"] == [0, 600]
 
 
+@pytest.mark.deep
 def test_two_plays_are_the_same_byte_by_byte() -> None:
     one, other = (json.dumps(play(busy(), GITTINS)) for _ in range(2))
 
@@ -62,10 +63,12 @@ def test_a_history_reads_back_as_it_was_written() -> None:
     assert history_from_json(history_to_json(written)) == written
 
 
+@pytest.mark.deep
 def test_policies_differ_in_who_waits() -> None:
     assert play(busy(), FIFO)["waits"] != play(busy(), GITTINS)["waits"]
 
 
+@pytest.mark.deep
 def test_more_demand_is_drawn_by_the_seed() -> None:
     past = busy()
 
@@ -155,6 +158,7 @@ def test_allocated_is_counted_by_hour() -> None:
     assert 0.49 < found["used_by_hour"][1] < 0.51
 
 
+@pytest.mark.deep
 def test_what_was_held_before_a_preemption_counts_as_allocated() -> None:
     past = busy()
     past = replace(past, until=past.zero + timedelta(days=10))
