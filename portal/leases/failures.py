@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from portal.leases.models import Lease
-from portal.leases.selectors import MAX_FAULTS, fault_count
+from portal.leases.selectors import CLUSTER_BUSY, MAX_FAULTS, fault_count
 from portal.leases.states import LeaseState, RequestState
 
 FORGOTTEN: Final = "the node's agent came back without its records of this lease"
@@ -40,7 +40,7 @@ _TEXTS: dict[str, object] = {
     "driver_error": gettext_lazy("The node could not make its slice."),
     "scratch": gettext_lazy("The node could not make its scratch folder."),
     "no_account": gettext_lazy("Its holder has no account on the node."),
-    "cluster_busy": gettext_lazy("The cluster did not start its job in time."),
+    CLUSTER_BUSY: gettext_lazy("The cluster did not start its job in time."),
     "not_as_asked": gettext_lazy("The cluster gave its job other GPUs than it asked for."),
     "removed_by_other": gettext_lazy("Somebody ended its job in the cluster, not by Berth."),
     "host_lost": gettext_lazy("The cluster lost the host that it ran on."),

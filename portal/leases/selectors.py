@@ -49,12 +49,17 @@ def is_booked(request: LeaseRequest) -> bool:
 
 
 MAX_FAULTS: Final = 5  # as often as this a request may fail before it is given up
+CLUSTER_BUSY: Final = "cluster_busy"  # a node's word for a cluster that did not start the lease's job in time
 
 
 def fault_count(request: LeaseRequest) -> int:
-    """Return how often what was granted to a request failed; a gang fails once, however many of its parts did."""
+    """Return how often what was granted to a request failed; a gang fails once, however many of its parts did.
+
+    A cluster that had no room in time is no fault: the request waits as it does in the queue, however often.
+    """
     failed = Lease.objects.filter(request=request, end_reason=EndReason.FAULT, is_extra=False)
-    return failed.values("generation").distinct().count()
+    busy = failed.filter(fault__startswith=f"{CLUSTER_BUSY}:").values("generation")
+    return failed.exclude(generation__in=busy).values("generation").distinct().count()
 
 
 def is_anybody_waiting() -> bool:

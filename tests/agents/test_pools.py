@@ -154,6 +154,21 @@ def test_job_that_waited_too_long_costs_nothing_and_its_request_queues_again(poo
     assert failure_text(lease.fault) == "The cluster did not start its job in time."
 
 
+def test_request_that_the_cluster_has_no_room_for_is_not_given_up_and_one_that_fails_is(pool: Pool) -> None:
+    request = pool.ask()
+    for code in ("cluster_busy",) * 6 + ("host_lost",) * 5:
+        states = [request.state]
+        lease = Lease.objects.get(request=request, state="preparing")
+        pool.say(LeaseReport(lease.uid, lease.generation, "failed", code=code, detail="no", active_ms=0))
+        pool.say(LeaseReport(lease.uid, lease.generation, "gone", active_ms=0, reason="withdrawn"))
+        pool.world.turn()
+        request.refresh_from_db()
+        states.append(request.state)
+
+    assert states == ["granted", "impossible"]
+    assert request.leases.count() == 11
+
+
 def test_silent_cluster_is_an_event_of_the_node_that_goes_by_itself(pool: Pool) -> None:
     pool.say(health=(HealthFact("", "cluster_away", "warning", "it does not answer"),))
     told = HealthEvent.objects.get(code="cluster_away")

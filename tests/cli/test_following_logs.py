@@ -60,6 +60,8 @@ class PlayedPortal:
             self.state = state or self.state
 
     def tell(self, **word: Any) -> None:
+        with self.looked:  # the client asks as soon as the first snapshot is there, of which more follow
+            assert self.looked.wait_for(lambda: self.socket, 10)
         assert self.socket is not None
         self.socket.send(json.dumps(word))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from portal.lab.services import begin_next
 from scheduler import lab
 from tests.cli.conftest import Berth
@@ -12,6 +14,7 @@ from tests.portal.builders import World
 from tests.portal.test_lab import TRACE, draft
 
 
+@pytest.mark.deep
 def test_a_trace_is_tried_and_read_side_by_side(world: World, berth: Berth, tmp_path: Path) -> None:
     draft(world)
     file = tmp_path / "trace.csv"

@@ -192,6 +192,7 @@ def test_nothing_is_learned_again_before_enough_has_ended(
     assert (again.version, taught) == (2, [260 + durations.NEW])
 
 
+@pytest.mark.deep
 def test_memory_is_predicted_where_telemetry_has_it(world: World) -> None:
     ended(world, 260)
     MinuteRollup.objects.bulk_create(

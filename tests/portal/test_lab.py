@@ -59,6 +59,7 @@ def test_a_trace_is_played_under_each_version_and_drafts_too(world: World) -> No
     ]
 
 
+@pytest.mark.deep
 def test_the_same_run_twice_has_the_same_digest(world: World) -> None:
     draft(world)
 
@@ -161,6 +162,7 @@ def test_a_run_that_waits_stops_at_once_and_one_that_runs_at_its_next_word(world
         stop_run(uid=running.uid, **operator)
 
 
+@pytest.mark.deep
 def test_a_run_that_died_is_taken_up_where_it_was_and_fails_the_third_time(world: World) -> None:
     draft(world)
     whole = carried_out(world, ask(world))

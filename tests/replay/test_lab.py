@@ -81,6 +81,7 @@ def test_more_demand_is_drawn_by_the_seed() -> None:
     assert play(double, FIFO)["waits"]["mean_s"] > play(past, FIFO)["waits"]["mean_s"]
 
 
+@pytest.mark.deep
 def test_one_more_node_shortens_waits_and_the_last_one_stays() -> None:
     past = busy()
 
