@@ -22,7 +22,7 @@ from nodeagent.host.shell import Done, HostShell, ProgramError
 
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sbatch", "sacct")
 HOLDER, ACCOUNT = "games", "vision"
-UP_WITHIN_S = 60.0
+UP_WITHIN_S = 120.0  # several may come up at once
 HOLD = "#!/bin/sh\nexec /bin/sleep infinity\n"
 SLURM_CONF = """\
 ClusterName=t
