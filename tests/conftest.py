@@ -18,6 +18,7 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 from django.utils import translation
 from pytest_django import DjangoDbBlocker
 
+from portal.common.retry import with_retries
 from tests.emptying import PAST_TRIGGERS
 from tests.engines import shared_folder
 from tests.longest import longest_first
@@ -132,11 +133,12 @@ def flush_what_is_kept() -> None:
     """Let tests with transactions of their own empty tables that the database itself refuses to have emptied.
 
     Deleting the few rows of a test takes 2 ms of PostgreSQL, truncating all tables 54. The lock waits for whoever
-    still writes, as truncating does.
+    still writes, as truncating does. A process that a test killed may have left a session amid its work, for which
+    the lock waits too long or in a circle: then again, as the portal itself does.
     """
     if getattr(DatabaseOperations, "flushes_what_is_kept", False):
         return
-    flush = DatabaseOperations.sql_flush
+    flush, execute = DatabaseOperations.sql_flush, DatabaseOperations.execute_sql_flush
 
     def without_triggers(
         self: DatabaseOperations, style: Any, tables: Sequence[str], **given: Any
@@ -155,9 +157,13 @@ def flush_what_is_kept() -> None:
         # What was deleted still lies there: nobody vacuums in tests.
         return [PAST_TRIGGERS, *(emptying if size < MOST_LEFT_BYTES else truncating)]
 
+    def patiently(self: DatabaseOperations, sql_list: Sequence[str]) -> None:
+        with_retries(lambda: execute(self, sql_list))
+
     # What Django would write again after each flush says which models there are, and stays instead.
     flush_command.emit_post_migrate_signal = lambda *_words, **_how: None  # type: ignore[attr-defined]
     DatabaseOperations.sql_flush = without_triggers  # type: ignore[method-assign]
+    DatabaseOperations.execute_sql_flush = patiently  # type: ignore[method-assign]
     DatabaseOperations.flushes_what_is_kept = True  # type: ignore[attr-defined]
 
 
