@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from portal.billing.models import BillingPeriod
+from portal.catalog.pricing import SHARE_HOUR
 from portal.common.clock import whole_second
 from portal.common.sql import fetch
 from portal.fleet.health import CRITICAL
@@ -50,7 +51,6 @@ OF_LEASES = (
     CapacityKind.FAULT,
 )
 _ACTIVE = "active"  # by events, to be compared with the books
-MILLI_HOUR = 1000 * 3600
 MOST_SLOTS = 63  # bits of a number; no board has more slices than 16
 _RATES = """SELECT * FROM catalog_rate
   WHERE card_id = (SELECT id FROM catalog_ratecard WHERE is_default ORDER BY id LIMIT 1)"""
@@ -157,7 +157,7 @@ judged AS (
                    WHEN present > 0 THEN '{CapacityKind.IDLE}' ELSE '{CapacityKind.UNKNOWN}' END AS kind
     FROM segments s LEFT JOIN crowded c USING (model_id, taken) WHERE seconds > 0)
 SELECT j.id, kind, sum(greatest(1000 - held, 0) * seconds)::bigint, sum(greatest(held - 1000, 0) * seconds)::bigint,
-       sum(1000 * seconds)::bigint, sum(greatest(1000 - held, 0) * seconds * r.micro)::numeric / {MILLI_HOUR}
+       sum(1000 * seconds)::bigint, sum(greatest(1000 - held, 0) * seconds * r.micro)::numeric / {SHARE_HOUR}
   FROM judged j LEFT JOIN LATERAL (
     SELECT micro_per_hour + micro_per_gib_hour * m.memory_mib / 1024 AS micro FROM ({_RATES}) r
       JOIN fleet_devicemodel m ON m.id = r.device_model_id

@@ -16,7 +16,6 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from portal.billing.conservation import (
-    MILLI_HOUR,
     OF_LEASES,
     CapacityAccount,
     CapacityKind,
@@ -28,6 +27,7 @@ from portal.billing.conservation import (
 )
 from portal.billing.periods import period_of
 from portal.billing.selectors import currency
+from portal.catalog.pricing import SHARE_HOUR
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden, NotFound
 from portal.fleet.models import Device
@@ -206,6 +206,6 @@ def _hours(amount: int) -> str:
     """Return thousandths of a device times seconds as hours of a whole device; a dash for none."""
     if not amount:
         return "–"
-    if 0 < amount < MILLI_HOUR / 100:
+    if 0 < amount < SHARE_HOUR / 100:
         return "< " + number_format(0.01, decimal_pos=2, use_l10n=True)
-    return number_format(amount / MILLI_HOUR, decimal_pos=2, use_l10n=True, force_grouping=True)
+    return number_format(amount / SHARE_HOUR, decimal_pos=2, use_l10n=True, force_grouping=True)

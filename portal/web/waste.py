@@ -11,10 +11,11 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from portal.billing.conservation import MILLI_HOUR, CapacityKind, capacity_of, together
+from portal.billing.conservation import CapacityKind, capacity_of, together
 from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency
 from portal.billing.waste import WasteBy, WasteRow, waste_of
+from portal.catalog.pricing import SHARE_HOUR
 from portal.teams.selectors import Rights
 from portal.web.access import rights_of
 from portal.web.figures import money
@@ -78,7 +79,7 @@ def _fleet(rights: Rights, period: BillingPeriod, now: datetime) -> ShownStrande
     unknown = account.kinds[CapacityKind.UNKNOWN]
     return ShownStranded(
         _cents(round(account.stranded_micro)),
-        unknown // MILLI_HOUR,
+        unknown // SHARE_HOUR,
         bool(unknown and not account.stranded_micro),
     )
 
