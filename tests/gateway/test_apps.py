@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ class Place:
 @pytest.fixture
 def app_file(tmp_path: Path, settings: Any) -> Path:
     """Describe one app: a small web server that does as its path says."""
-    script = Path("/tmp") / f"berth-test-{tmp_path.name}.py"
+    folder = Path(tempfile.mkdtemp(prefix="berth-test-"))  # nobody can reach that of the test
+    folder.chmod(0o755)
+    script = folder / "web.py"
     shutil.copy(hostile_server.__file__, script)
     script.chmod(0o644)
     told = [
@@ -92,7 +95,7 @@ def app_file(tmp_path: Path, settings: Any) -> Path:
     file.write_text(json.dumps(told))
     settings.APPS_CATALOGUE, settings.APPS_DOMAIN = str(file), "*.localhost:8001"
     yield script
-    script.unlink()
+    shutil.rmtree(folder)
 
 
 @pytest_asyncio.fixture
