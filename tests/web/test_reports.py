@@ -226,3 +226,16 @@ def test_of_many_teams_the_days_show_those_that_hold_them(world: World) -> None:
     assert [name for _, name in chart.key] == ["Part 1", "Part 2"]
     assert [name for _, name in chart_of_few.key] == ["Team 2", "Team 1", "Team 0"]
     assert ["16.00 EUR" in chart.parts[0].title, "12.00 EUR" in chart.parts[1].title] == [True, True]
+
+    strays = replace(
+        many, groups=many.groups[:-1], exact_by_day={FEBRUARY.date(): spent | {"gone": SHARE_HOUR}}
+    )
+    chart_of_strays = day_chart(strays)
+    assert chart_of_strays is not None, "a team without a row stands for itself"
+    assert [name for _, name in chart_of_strays.key] == ["Part 2", "Part 1", "team-6", "gone"]
+    assert {part.title.split(" · ")[1] for part in chart_of_strays.parts} == {
+        "Part 1",
+        "Part 2",
+        "team-6",
+        "gone",
+    }

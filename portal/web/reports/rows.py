@@ -164,7 +164,7 @@ def _charted(report: ChargebackReport) -> dict[date, dict[str, int]]:
         sums: dict[str, int] = defaultdict(int)
         for key, exact in parts.items():
             shown = key
-            while rows[shown].depth > 1:
+            while shown in rows and rows[shown].depth > 1:  # a day's key without a row stands for itself
                 shown = rows[shown].parent
             sums[shown] += exact
         charted[day] = sums
@@ -194,6 +194,7 @@ def day_chart(report: ChargebackReport) -> DayChart | None:
     names = {row.key: row.name for row in report.groups}
     names |= {key: name or without(report) for key, name in names.items()}
     words = shown_names(names.values()) if report.by == GroupBy.FLAVOR else {}
+    shown = [names.get(key, key) for key in leading]
     parts: list[ChartPart] = []
     days = days_of(report.period)
     for n, day in enumerate(days):
@@ -202,8 +203,8 @@ def day_chart(report: ChargebackReport) -> DayChart | None:
         rest = sum(here.values()) - sum(here.get(key, 0) for key in leading)
         stack += [(0, "", rest)] if rest else []
         below = 0
-        for part, key, exact in stack:
-            name = words.get(names.get(key, key), names.get(key, key)) if part else _("all others")
+        for part, _key, exact in stack:
+            name = words.get(shown[part - 1], shown[part - 1]) if part else _("all others")
             parts.append(
                 ChartPart(
                     x=n * WIDE,
@@ -214,7 +215,7 @@ def day_chart(report: ChargebackReport) -> DayChart | None:
                 )
             )
             below += exact
-    legend = [(n, words.get(names[k], names[k])) for n, k in enumerate(leading, start=1) if k in names]
+    legend = [(n, words.get(name, name)) for n, name in enumerate(shown, start=1)]
     if len({k for day in by_day.values() for k in day}) > len(leading):
         legend.append((0, _("all others")))
     dearest = max(sums, key=lambda day: sums[day])
