@@ -1,6 +1,6 @@
 """Every page there is: who sees it, and how to get there in the demo story.
 
-A new page gets a line here; the tests then look at it in both themes, both languages and two widths.
+A new page gets a line here; the tests then look at it in both themes, both languages and three widths.
 """
 
 from __future__ import annotations

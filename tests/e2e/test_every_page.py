@@ -10,7 +10,7 @@ from tests.e2e.pages import PAGES
 from tests.e2e.visitor import barriers, overflow
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "screenshots"
-WIDTHS = (1440, 390)
+WIDTHS = (1440, 390, 2560)
 # What the theme switch does; pages outside the shell have none.
 WEAR = """theme => {
   document.documentElement.setAttribute("data-bs-theme", theme);
