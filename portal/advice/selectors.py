@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from portal.accounts.models import User
 from portal.advice.models import DismissedAdvice
 from portal.advice.sizing import PricedSize, SizeAdvice, SizeVerdict, best_size, may_replace, need_of
+from portal.billing.metering import rates_by_model
+from portal.catalog.discounts import DiscountWanted, discounts_over
 from portal.catalog.models import Flavor
+from portal.catalog.pricing import Quote, leases_of, paid_milli, quote_at
 from portal.catalog.speed import speeds_of
-from portal.common.errors import BerthError
+from portal.common.errors import BerthError, Conflict
 from portal.leases.models import Lease
-from portal.leases.requests import RequestSpec, check_possible, quote_of, spec_of
+from portal.leases.requests import RequestSpec, check_possible, spec_of
 from portal.teams.models import Team
 from portal.telemetry.runs import MeasuredRun, runs_of
 
@@ -94,18 +98,16 @@ def _judged(
         if may_replace(flavor, held, need)
     ]
     speeds = speeds_of([held, *flavors])
-    try:
-        price = quote_of(team, held, spec, now=now)
-    except BerthError:
+    quotes = _quotes(team, [held, *flavors], spec, now=now)
+    price = quotes.get(held.pk)
+    if price is None:
         return replace(advice, verdict=SizeVerdict.NO_PRICE)
     own = PricedSize(held, price.amount_micro, speeds[held.pk])
-    others = []
-    for flavor in flavors:
-        try:
-            amount = quote_of(team, flavor, spec, now=now).amount_micro
-        except BerthError:  # no price is in force
-            continue
-        others.append(PricedSize(flavor, amount, speeds[flavor.pk]))
+    others = [
+        PricedSize(flavor, quotes[flavor.pk].amount_micro, speeds[flavor.pk])
+        for flavor in flavors
+        if flavor.pk in quotes
+    ]
 
     def may_ask(flavor: Flavor, stretch: float | None) -> bool:
         """Say whether the team may ask for it, for as long as the same work takes."""
@@ -123,3 +125,25 @@ def _judged(
     if found is None:
         return advice
     return replace(advice, verdict=SizeVerdict.SMALLER, size=found[0], stretch=found[1])
+
+
+def _quotes(team: Team, flavors: Sequence[Flavor], spec: RequestSpec, *, now: datetime) -> dict[int, Quote]:
+    """Return by flavor what the same would cost, where a price is in force: as many queries for many as for one."""
+    begin = (spec.starts_at or now).replace(microsecond=0)
+    end = begin + timedelta(seconds=spec.duration_s)
+    spans = discounts_over([DiscountWanted(team.pk, spec.is_preemptible, begin, end)])[0]
+    rates = rates_by_model(flavor.device_model_id for flavor in flavors)
+    found = {}
+    for flavor in flavors:
+        with suppress(Conflict):
+            found[flavor.pk] = quote_at(
+                rates[flavor.device_model_id],
+                flavor,
+                count=spec.units,
+                duration_s=spec.duration_s,
+                starts_at=begin,
+                price_milli=paid_milli(flavor, is_preemptible=spec.is_preemptible),
+                spans=spans,
+                leases=leases_of(spec.nodes, spec.count),
+            )
+    return found

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 
 from portal.advice import selectors
@@ -11,13 +15,13 @@ from portal.advice.dismissing import dismiss_advice, restore_advice
 from portal.advice.selectors import advice_for_lease, advice_for_request
 from portal.advice.sizing import SizeAdvice, SizeVerdict
 from portal.advice.words import advice_text
+from portal.catalog.discounts import add_discount
 from portal.catalog.models import Flavor, Rate
-from portal.common.errors import Conflict
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.requests import RequestSpec
+from portal.leases.requests import RequestSpec, quote_of, spec_of
 from portal.telemetry.models import HourRollup, MinuteRollup
 from portal.telemetry.runs import runs_of
-from tests.portal.builders import World
+from tests.portal.builders import H100, World, make_flavor
 
 pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
@@ -137,10 +141,7 @@ def test_a_short_lease_an_unpriced_one_and_parts_of_gangs_get_none(
 
     assert advised(short).verdict == SizeVerdict.TOO_SHORT
 
-    def unpriced(*_args: object, **_more: object) -> None:
-        raise Conflict("No rate is in force.")
-
-    monkeypatch.setattr(selectors, "quote_of", unpriced)
+    monkeypatch.setattr(selectors, "rates_by_model", lambda _models: defaultdict(list))
     assert advised(lease).verdict == SizeVerdict.NO_PRICE
     lease.request.nodes = 2
     assert advice_for_lease(lease, now=world.now) is None
@@ -156,6 +157,29 @@ def test_what_the_team_may_not_ask_for_is_not_advised(world: World) -> None:
     Flavor.objects.filter(slug="h100-3g-40gb").update(max_duration_s=3600)
 
     assert advised(lease).verdict == SizeVerdict.FITS
+
+
+def test_many_sizes_are_priced_with_as_many_queries_as_two(world: World) -> None:
+    lease = ran(world)
+    measure(lease)
+    add_discount(name="night", off_milli=500, actor=None, now=timezone.now())
+    later = timezone.now() + timedelta(minutes=5)
+
+    def cost(held: Lease) -> tuple[SizeAdvice, int]:
+        with CaptureQueriesContext(connection) as asked:
+            found = advised(held, now=later)
+        return found, len(asked)
+
+    few, queries = cost(lease)
+    for number in range(5):
+        make_flavor(f"more-{number}", f"More {number}", H100, "mig", "3g.40gb")
+    many, more_queries = cost(lease)
+
+    assert (many.size, many.held) == (few.size, few.held)
+    assert many.held is not None
+    spec = replace(spec_of(lease.request), count=lease.count, duration_s=many.seconds)
+    assert many.held.amount_micro == quote_of(lease.team, lease.flavor, spec, now=later).amount_micro
+    assert more_queries == queries
 
 
 def test_hours_tell_the_same_once_the_minutes_are_gone_and_tell_what_was_lost(world: World) -> None:
