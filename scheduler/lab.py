@@ -24,6 +24,7 @@ from scheduler.engine.policy_body import BadPolicy
 from scheduler.lab_history import read_history
 from scheduler.replay.history import changed, history_from_json, history_to_json, what_if_from
 from scheduler.replay.lab import play
+from scheduler.replay.trace_files import TraceFault
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ def carry_out(uid: str, attempt: int) -> None:
         _play_all(row)
     except GoneError:
         return
+    except TraceFault:
+        fail(row, LabFault.UNFIT, now=db_now())
     except Exception:
         log.exception("run %s of the lab failed", uid)
         fail(row, LabFault.BROKEN, now=db_now())

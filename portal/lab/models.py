@@ -34,6 +34,12 @@ class LabFault(models.TextChoices):
     )
     NOTHING = "nothing", _("No request of this history fits the fleet of this run.")
     MISSING = "missing", _("A policy version of this run can no longer be read. Choose others.")
+    UNFIT = (
+        "unfit",
+        _(
+            "The changes fit the history no more: a node is gone, too few are alike, or it is too much. Try others."
+        ),
+    )
     BROKEN = "broken", _("The run stopped by an error of Berth. The worker's log has it.")
 
 

@@ -19,15 +19,24 @@ from portal.audit.services import record
 from portal.common import outbox
 from portal.common.csv_rows import MOST_TEXT
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.fleet.models import Node
+from portal.lab.faults import sentence
 from portal.lab.models import LEAST_POLICIES, MOST_POLICIES, OVER, LabFault, LabRun, LabState
 from portal.leases.models import LeaseRequest
 from portal.policies.models import Policy
 from portal.policies.selectors import policy_of
 from portal.teams.selectors import Rights
 from scheduler.engine.policy_body import BadPolicy
-from scheduler.replay.history import MOST_REQUESTS, changed, history_of_trace, history_to_json, what_if_from
+from scheduler.replay.history import (
+    MOST_REQUESTS,
+    HistoryChanges,
+    changed,
+    history_of_trace,
+    history_to_json,
+    what_if_from,
+)
 from scheduler.replay.jobs import jobs_of_text
-from scheduler.replay.trace_files import BadTrace
+from scheduler.replay.trace_files import TraceFault
 from scheduler.replay.turns import Cluster
 
 FEED = "scheduler.tasks.feed_lab"
@@ -69,15 +78,16 @@ def submit_run(*, actor: User, rights: Rights, wish: LabWish, now: datetime) -> 
     if not 1 <= len(name) <= 80 or not name.isprintable():
         faults["name"] = _("Give it a name of at most %(most)d characters.") % {"most": 80}
     _check_versions(wish.versions, faults)
-    history: bytes | None = None
+    what_if, history = HistoryChanges(), None
     try:
         what_if = what_if_from(dict(wish.what_if))
-        if wish.trace:
-            history = _of_trace(wish, faults)
-        else:
-            _check_period(wish, faults, now)
-    except BadTrace as error:
-        faults["trace" if wish.trace else "what_if"] = str(error)
+    except TraceFault as fault:
+        faults["what_if"] = sentence(fault)
+    if wish.trace:
+        history = _of_trace(wish, what_if, faults)
+    else:
+        _check_period(wish, what_if, faults, now)
+        _check_nodes(what_if, faults)
     if not 0 <= wish.seed <= 2**31 - 1:
         faults["seed"] = _("Give a whole number from 0 to 2147483647.")
     if faults:
@@ -120,7 +130,7 @@ def _check_versions(versions: Sequence[int], faults: dict[str, Any]) -> None:
             }
 
 
-def _check_period(wish: LabWish, faults: dict[str, Any], now: datetime) -> None:
+def _check_period(wish: LabWish, what_if: HistoryChanges, faults: dict[str, Any], now: datetime) -> None:
     if wish.since is None or wish.until is None or wish.since >= wish.until or wish.until > now:
         faults["since"] = _("Give a period that has ended: from an instant to a later one.")
         return
@@ -133,10 +143,8 @@ def _check_period(wish: LabWish, faults: dict[str, Any], now: datetime) -> None:
             "Only %(count)d requests of this period ran. A comparison needs at least %(least)d: choose a longer"
             " period, or upload a trace."
         ) % {"count": count, "least": LEAST_REQUESTS}
-    elif count > MOST_REQUESTS:
-        faults["since"] = _("%(count)d requests ran; at most %(most)d can be played. Choose a shorter period.") % {
-            "count": count, "most": MOST_REQUESTS,
-        }  # fmt: skip
+    elif (count := round(count * what_if.demand)) > MOST_REQUESTS:
+        faults["since"] = sentence(TraceFault("too_many", count=count, most=MOST_REQUESTS))
 
 
 def own_requests(since: datetime, until: datetime) -> int:
@@ -145,26 +153,44 @@ def own_requests(since: datetime, until: datetime) -> int:
     return came.filter(leases__activated_at__isnull=False).distinct().count()
 
 
-def _of_trace(wish: LabWish, faults: dict[str, Any]) -> bytes:
+def _check_nodes(what_if: HistoryChanges, faults: dict[str, Any]) -> None:
+    known = set(Node.objects.values_list("name", flat=True)) if what_if.nodes else set()
+    missing = next((name for name, _more in what_if.nodes if name not in known), None)
+    if missing is not None:
+        faults["what_if"] = sentence(TraceFault("no_node", name=missing))
+
+
+def _of_trace(wish: LabWish, what_if: HistoryChanges, faults: dict[str, Any]) -> bytes | None:
+    """Return the history of a trace as it is stored; None where something is wrong with it, or with the changes."""
     if not 1 <= wish.nodes <= MOST_NODES or not 1 <= wish.gpus_per_node <= MOST_GPUS_PER_NODE:
         faults["nodes"] = _("A trace needs nodes to run on: 1 to %(nodes)d of 1 to %(gpus)d GPUs.") % {
             "nodes": MOST_NODES, "gpus": MOST_GPUS_PER_NODE,
         }  # fmt: skip
-        return b""
+        return None
     if len(wish.trace) > MOST_TEXT:
         faults["trace"] = _("The file has more than %(mib)d MiB. Leave out jobs, or take fewer days.") % {
             "mib": MOST_TEXT // 2**20
         }
-        return b""
-    jobs = jobs_of_text(wish.trace, "trace", wish.nodes * wish.gpus_per_node)
+        return None
+    try:
+        jobs = jobs_of_text(wish.trace, "trace", wish.nodes * wish.gpus_per_node)
+    except TraceFault as fault:
+        faults["trace"] = sentence(fault)
+        return None
     if jobs.submit[-1] - jobs.submit[0] > LONGEST.total_seconds():
         faults["trace"] = _("At most %(days)d days can be played at once.") % {"days": LONGEST.days}
-    if len(jobs.submit) < LEAST_REQUESTS:
+    elif len(jobs.submit) < LEAST_REQUESTS:
         faults["trace"] = _("The trace has %(count)d jobs. A comparison needs at least %(least)d.") % {
             "count": len(jobs.submit), "least": LEAST_REQUESTS,
         }  # fmt: skip
+    if faults:
+        return None
     history = history_of_trace(jobs, Cluster(wish.nodes, wish.gpus_per_node))
-    changed(history, what_if_from(dict(wish.what_if)), wish.seed)
+    try:
+        changed(history, what_if, wish.seed)
+    except TraceFault as fault:
+        faults["what_if" if wish.what_if else "trace"] = sentence(fault)
+        return None
     return gzip.compress(history_to_json(history), 6, mtime=0)
 
 

@@ -16,11 +16,12 @@ from scheduler.engine.codec import snapshot_from_json, snapshot_to_json
 from scheduler.engine.model import Claim, DeviceInfo, Grant, NodeInfo, PolicyRules, Snapshot, TeamQuota
 from scheduler.engine.state import EngineState
 from scheduler.replay.jobs import Jobs
-from scheduler.replay.trace_files import BadTrace
+from scheduler.replay.trace_files import TraceFault
 from scheduler.replay.turns import ZERO, Cluster, Scene, equal_nodes
 
 MOST_REQUESTS = 100_000
 MOST_NODES = 2_000
+MOST_KINDS = 20  # of nodes that one run changes
 LEAST_FACTOR, MOST_FACTOR = 0.1, 5.0
 
 
@@ -116,15 +117,18 @@ def changed(history: History, what_if: HistoryChanges, seed: int) -> History:
     """The history as it would be with these changes; the same seed gives the same one.
 
     More demand copies requests drawn at random, each a little later than its model, so that they do not all come at
-    once; less leaves some out. Raises BadTrace for a node that is not there, or when none would be left.
+    once; less leaves some out. Raises TraceFault for a node that is not there, or when none would be left.
     """
+    if not LEAST_FACTOR <= what_if.demand <= MOST_FACTOR:
+        raise TraceFault("bad_demand", least=LEAST_FACTOR, most=MOST_FACTOR)
+    count = round(len(history.claims) * what_if.demand)
+    if count > MOST_REQUESTS:
+        raise TraceFault("too_many", count=count, most=MOST_REQUESTS)
     found = history
     for name, more in what_if.nodes:
         found = _with_nodes(found, name, more)
     if what_if.demand == 1.0:
         return found
-    if not LEAST_FACTOR <= what_if.demand <= MOST_FACTOR:
-        raise BadTrace(f"Demand times {what_if.demand}: between {LEAST_FACTOR} and {MOST_FACTOR} are needed.")
     draw = random.Random(seed)  # noqa: S311 - a repeatable draw
     rows: list[tuple[datetime, int, int]] = []
     for row, claim in enumerate(found.claims):
@@ -148,11 +152,11 @@ def changed(history: History, what_if: HistoryChanges, seed: int) -> History:
 def _with_nodes(history: History, name: str, more: int) -> History:
     model = next((node for node in history.nodes if node.name == name), None)
     if model is None:
-        raise BadTrace(f"There is no node {name} to go by.")
+        raise TraceFault("no_node", name=name)
     boards = [one for one in history.devices if one.node_id == model.id]
     if more >= 0:
         if len(history.nodes) + more > MOST_NODES:
-            raise BadTrace(f"{len(history.nodes) + more} nodes: at most {MOST_NODES} can be played.")
+            raise TraceFault("too_many_nodes", nodes=len(history.nodes) + more, most=MOST_NODES)
         node_id = max(one.id for one in history.nodes)
         device_id = max((one.id for one in history.devices), default=0)
         nodes, devices = list(history.nodes), list(history.devices)
@@ -169,10 +173,10 @@ def _with_nodes(history: History, name: str, more: int) -> History:
         kinds[one.node_id].append((one.model, one.grid))
     alike = [node for node in history.nodes if sorted(kinds[node.id]) == kind]
     if len(alike) < -more:
-        raise BadTrace(f"Only {len(alike)} nodes are like {name}; {-more} cannot be taken away.")
+        raise TraceFault("too_few_alike", alike=len(alike), name=name, fewer=-more)
     gone = {node.id for node in sorted(alike, key=lambda node: node.name)[more:]}
     if len(gone) == len(history.nodes):
-        raise BadTrace("No node would be left.")
+        raise TraceFault("no_node_left")
     return replace(
         history,
         nodes=tuple(node for node in history.nodes if node.id not in gone),
@@ -208,21 +212,21 @@ def scene_of(history: History, policy: PolicyRules) -> tuple[Jobs, Scene, list[i
 
 
 def what_if_from(body: Any) -> HistoryChanges:
-    """The changes that a decoded JSON object names. Raises BadTrace."""
+    """The changes that a decoded JSON object names. Raises TraceFault."""
     if not isinstance(body, dict) or body.keys() - {"demand", "nodes"}:
-        raise BadTrace("What-if is an object with demand and nodes.")
+        raise TraceFault("bad_changes")
     demand, nodes = body.get("demand", 1.0), body.get("nodes", {})
     if (
         isinstance(demand, bool)
         or not isinstance(demand, (int, float))
         or not LEAST_FACTOR <= demand <= MOST_FACTOR
     ):
-        raise BadTrace(f"Demand is a number between {LEAST_FACTOR} and {MOST_FACTOR}.")
-    if not isinstance(nodes, dict) or len(nodes) > 20:
-        raise BadTrace("Nodes is an object of at most 20 node names, each with how many more or fewer.")
+        raise TraceFault("bad_demand", least=LEAST_FACTOR, most=MOST_FACTOR)
+    if not isinstance(nodes, dict) or len(nodes) > MOST_KINDS:
+        raise TraceFault("bad_nodes", most=MOST_KINDS)
     for name, more in nodes.items():
         if isinstance(more, bool) or not isinstance(more, int) or not -MOST_NODES <= more <= MOST_NODES:
-            raise BadTrace(f"{name}: give a whole number between -{MOST_NODES} and {MOST_NODES}.")
+            raise TraceFault("bad_count", name=name, least=-MOST_NODES, most=MOST_NODES)
     return HistoryChanges(float(demand), tuple(sorted(nodes.items())))
 
 

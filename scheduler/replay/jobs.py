@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.replay.trace_files import BadTrace, Row, rows, rows_of
+from scheduler.replay.trace_files import BadTrace, Row, TraceFault, rows, rows_of
 
 NEEDED = ("seq", "submit_s", "duration_s", "gpus")
 COLUMN, PERFECT, NONE = "column", "perfect", "none"
 MOST = 1_000_000
+MOST_SECONDS = 10**9  # thirty years: instants of what is played stay in the calendar
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,22 @@ def _jobs(lines: Iterable[Row], path: Path, most: int) -> Jobs:
     for row in lines:
         seq = row.integer("seq")
         if seq in seen:
-            raise row.refusal("seq", f"{seq} stands in an earlier line as well")
+            raise row.fault("twice", "seq", seq=seq)
         seen.add(seq)
         has_estimates = has_estimates or "est_duration_s" in row.cells
         team = teams.setdefault(row.optional("vc"), len(teams))
         found.append(
-            (row.integer("submit_s"), seq, row.integer("duration_s"), _gpus(row, most), team, _estimate(row))
+            (
+                row.integer("submit_s", most=MOST_SECONDS),
+                seq,
+                row.integer("duration_s", most=MOST_SECONDS),
+                _gpus(row, most),
+                team,
+                _estimate(row),
+            )
         )
     if not found:
-        raise BadTrace(f"{path}: no job.")
+        raise TraceFault("no_job", path=path)
     found.sort()
     submit, _, duration, gpus, team_of, estimate = (list(column) for column in zip(*found, strict=True))
     return Jobs(submit, duration, gpus, team_of, estimate if has_estimates else None, tuple(teams))
@@ -60,7 +68,7 @@ def _jobs(lines: Iterable[Row], path: Path, most: int) -> Jobs:
 def _gpus(row: Row, most: int) -> int:
     count = row.integer("gpus", least=1)
     if count > most:
-        raise row.refusal("gpus", f"is {count}, and the cluster has only {most} GPUs")
+        raise row.fault("too_large", "gpus", gpus=count, most=most)
     return count
 
 

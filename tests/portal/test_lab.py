@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import gzip
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.utils import translation
 
 from portal.audit.models import AuditEntry
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.lab import services
+from portal.lab.faults import SENTENCES
 from portal.lab.models import LabFault, LabRun, LabState
 from portal.lab.selectors import anonymous_trace, most_changed, traced
 from portal.lab.services import LabWish, begin_next, note, run_of, runs_of, stop_run, submit_run
@@ -18,6 +21,7 @@ from portal.policies.services import save_policy
 from scheduler import lab
 from scheduler.replay.history import history_from_json
 from scheduler.replay.jobs import jobs_of_text
+from scheduler.replay.trace_files import WHY
 from tests.portal.builders import World
 
 HEAD = "seq,submit_s,duration_s,gpus,vc\n"
@@ -113,8 +117,9 @@ def test_ten_requests_are_too_few_and_it_says_how_many_are_needed(world: World) 
         ({"trace": HEAD + "1,0,5,1,a\n"}, "trace"),
         ({"trace": "x" * 3_000_000}, "trace"),
         ({"trace": TRACE + "99,99999999,5,1,a\n"}, "trace"),
-        ({"what_if": {"demand": 99}}, "trace"),
-        ({"what_if": {"nodes": {"gpu-77": 1}}}, "trace"),
+        ({"trace": HEAD + "1,0,999999999999999,1,a\n"}, "trace"),
+        ({"what_if": {"demand": 99}}, "what_if"),
+        ({"what_if": {"nodes": {"gpu-77": 1}}}, "what_if"),
         ({"trace": "", "since": None, "until": None}, "since"),
         ({"seed": -1}, "seed"),
     ],
@@ -129,6 +134,43 @@ def test_what_cannot_be_played_is_refused_at_its_field(
 
     assert set(refusal.value.fields) == {field}
     assert not LabRun.objects.exists()
+
+
+def test_what_is_wrong_is_said_in_the_readers_language(world: World) -> None:
+    draft(world)
+    past = {"trace": "", "since": world.now - timedelta(days=1), "until": world.now}
+
+    with translation.override("zh-hans"):
+        with pytest.raises(Invalid) as trace:
+            ask(world, trace=HEAD + "1,0,5,99,a\n")
+        with pytest.raises(Invalid) as node:
+            ask(world, **past, what_if={"nodes": {"gpu\x0077": 1}})
+
+    assert trace.value.fields == {
+        "trace": "第 2 行要求 99 个 GPU；所有节点共有 8 个。请增加节点，或去掉这一行。"
+    }
+    assert "gpu\x0077" in node.value.fields["what_if"]
+    assert "没有" in node.value.fields["what_if"]
+
+
+def test_every_fault_of_the_replay_has_a_sentence_with_its_figures() -> None:
+    assert SENTENCES.keys() == WHY.keys()
+    for code, said in SENTENCES.items():
+        assert set(re.findall(r"%\((\w+)\)", str(said))) <= set(re.findall(r"{(\w+)", WHY[code])), code
+
+
+def test_changes_that_no_longer_fit_end_a_run_and_say_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "LEAST_REQUESTS", 1)
+    draft(world)
+    world.ended("bob", seconds=600)
+    name = next(iter(world.nodes))
+    period = {"trace": "", "since": world.now - timedelta(days=1), "until": world.now}
+
+    row = carried_out(world, ask(world, **period, what_if={"nodes": {name: -9}}))
+
+    assert (row.state, row.fault) == (LabState.FAILED, LabFault.UNFIT)
 
 
 def test_only_operators_work_in_the_lab(world: World) -> None:

@@ -95,6 +95,13 @@ def test_one_more_node_shortens_waits_and_the_last_one_stays() -> None:
         changed(past, HistoryChanges(nodes=(("gpu-99", 1),)), 1)
 
 
+def test_demand_beyond_what_can_be_played_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.replay.history.MOST_REQUESTS", 5)
+
+    with pytest.raises(BadTrace, match="6 requests: at most 5"):
+        changed(history("1,0,600,8,a", "2,60,300,8,b", "3,61,1,1,a"), HistoryChanges(demand=2.0), 1)
+
+
 def test_what_never_fits_is_left_out_and_counted() -> None:
     past = history("1,0,600,16,a", "2,60,300,8,b", nodes=2)
 
@@ -187,3 +194,8 @@ def test_what_if_refuses_what_it_cannot_play(body: object) -> None:
 def test_a_bad_line_of_a_trace_is_named(row: str) -> None:
     with pytest.raises(BadTrace, match="trace, line 2"):
         jobs_of_text("seq,submit_s,duration_s,gpus\n" + row, "trace", 8)
+
+
+def test_a_head_that_is_no_csv_is_refused() -> None:
+    with pytest.raises(BadTrace, match="trace, line 1: field larger than"):
+        jobs_of_text("x" * 200_000, "trace", 8)

@@ -66,7 +66,7 @@ def test_what_cannot_be_played_is_said_at_its_field(world: World, signed_in: Sig
     operator = signed_in("operator")
 
     for wrong, words in (
-        (given("seq,submit_s,duration_s,gpus\n1,0,-5,1\n"), "line 2, column duration_s"),
+        (given("seq,submit_s,duration_s,gpus\n1,0,-5,1\n"), "Line 2, column duration_s"),
         (given(versions=["0"]), "two to six"),
         (given(demand="77"), "less than or equal to 5"),
         (given(nodes="", gpus_per_node=""), "nodes to run on"),

@@ -239,7 +239,8 @@ def _span(seconds: int | None) -> str:
 
 def _refuse(form: forms.Form, error: BerthError) -> None:
     fields = error.fields if isinstance(error, Invalid) else {}
-    for field, text in fields.items():
+    for name, text in fields.items():
+        field = {"what_if": "more"}.get(name, name)
         form.add_error(field if field in form.fields else None, str(text))
     if not fields:
         form.add_error(None, str(error.detail))
