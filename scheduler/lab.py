@@ -12,6 +12,8 @@ import logging
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from datetime import datetime
 
 from portal.common.clock import db_now
@@ -27,6 +29,7 @@ from scheduler.replay.lab import play
 from scheduler.replay.trace_files import TraceFault
 
 log = logging.getLogger(__name__)
+BEAT_S = 1.0
 
 
 def feed(*, now: datetime) -> LabRun | None:
@@ -40,6 +43,20 @@ def feed(*, now: datetime) -> LabRun | None:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
     return row
+
+
+class Heart:
+    """Writes that a run is alive and how far it is: the first time, and then at most once in BEAT_S."""
+
+    def __init__(self, row: LabRun, clock: Callable[[], float] = time.monotonic) -> None:
+        self._row, self._clock = row, clock
+        self._next = clock()
+
+    def beat(self, **values: int) -> None:
+        """Write it, unless that was a moment ago. Raises GoneError."""
+        if self._clock() >= self._next:
+            note(self._row, now=db_now(), **values)
+            self._next = self._clock() + BEAT_S
 
 
 def carry_out(uid: str, attempt: int) -> None:
@@ -59,10 +76,11 @@ def carry_out(uid: str, attempt: int) -> None:
 
 
 def _play_all(row: LabRun) -> None:
+    heart = Heart(row)
     if row.history is None:
         assert row.since is not None
         assert row.until is not None
-        history, left_out = read_history(row.since, row.until, now=db_now())
+        history, left_out = read_history(row.since, row.until, now=db_now(), beat=heart.beat)
         row.history = gzip.compress(history_to_json(history), 6, mtime=0)
         note(row, now=db_now(), history=row.history, left_out=left_out)
     history = changed(history_from_json(gzip.decompress(row.history)), what_if_from(row.what_if), row.seed)
@@ -77,7 +95,7 @@ def _play_all(row: LabRun) -> None:
         before = len(answers) * 1000
 
         def tell(milli: int, before: int = before) -> None:
-            note(row, now=db_now(), progress_milli=(before + milli) // parts)
+            heart.beat(progress_milli=(before + milli) // parts)
 
         answer = play(history, policy, tell)
         if not answer["requests"]:

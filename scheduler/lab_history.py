@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from portal.billing.selectors import currency
 from portal.catalog.models import Flavor, Rate
@@ -37,14 +39,25 @@ OF_PERIOD = "r.submitted_at >= %s AND r.submitted_at < %s"
 OF_BEFORE = "r.submitted_at < %s AND l.began < %s"
 
 
-def read_history(since: datetime, until: datetime, *, now: datetime) -> tuple[History, dict[str, int]]:
+def read_history(
+    since: datetime, until: datetime, *, now: datetime, beat: Callable[[], None] = lambda: None
+) -> tuple[History, dict[str, int]]:
     """Return what is played of a period, and how many requests are in it only in part or not at all.
+
+    Reads a day at a time and calls ``beat`` after each, and every thousand requests, so that whoever reads long is
+    known to be alive.
 
     Requests of before that ran when the period began come a second before it with what they still ran. The fleet,
     its quotas and its prices are those of now: nobody keeps what they were.
     """
     zero = since - timedelta(seconds=1)
-    came = fetch(RAN.replace("{which}", OF_PERIOD), [since, now, since, now, since, since, until])
+    came: list[tuple[Any, ...]] = []
+    day = since
+    while day < until:
+        end = min(day + timedelta(days=1), until)
+        came += fetch(RAN.replace("{which}", OF_PERIOD), [since, now, since, now, since, day, end])
+        beat()
+        day = end
     before = fetch(RAN.replace("{which}", OF_BEFORE), [since, now, since, now, since, since, since])
     rows = [*before, *came]
     installation = snapshot.take(now=now)
@@ -54,7 +67,9 @@ def read_history(since: datetime, until: datetime, *, now: datetime) -> tuple[Hi
     flavors = Flavor.objects.in_bulk()
     rates = rates_now(models.values(), now=now)
     found: list[tuple[Claim, int, str, int | None]] = []
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number % 1000 == 0:
+            beat()
         *asked, duration_s, uid, price_milli, flavor_id, is_before, queued_at, ran_s, _is_open = row
         claim = asked_claim(tuple(asked))
         claim = replace(

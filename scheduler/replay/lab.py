@@ -18,35 +18,29 @@ from scheduler.replay.turns import PlayedQueue, Turns
 
 SIZES = ((1, 1), (2, 3), (4, 7), (8, 15), (16, 63), (64, None))  # units, from and to
 STARVED_S = 86_400  # whoever waits longer than the longest of this and ten times its own length
-STEPS = 200  # of progress
 HOURS = 24
 
 
-class StoppedError(Exception):
-    """Somebody said stop."""
-
-
 class Progress:
-    """Tells every so many arrivals how far a play is, in thousandths."""
+    """Tells after the turns of each second how far a play is, in thousandths of the requests that came."""
 
     def __init__(self, count: int, tell: Callable[[int], None]) -> None:
-        self._every = max(count // STEPS, 1)
-        self._next = self._every
         self._count = max(count, 1)
         self._tell = tell
 
     def turned(self, turns: Turns, came: range, began: Sequence[int], now: int) -> None:
         """The turns of a second are over."""
         del turns, began, now
-        if came.stop >= self._next:
-            self._next = came.stop + self._every
-            self._tell(came.stop * 1000 // self._count)
+        self._tell(came.stop * 1000 // self._count)
 
 
 def play(
     history: History, policy: PolicyRules, tell: Callable[[int], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Play a history and return what came of it, as JSON. ``tell`` hears of progress and may raise StoppedError."""
+    """Play a history and return what came of it, as JSON.
+
+    ``tell`` hears of progress after each turn, also while nothing comes or starts, and may raise to stop it.
+    """
     jobs, scene, kept = scene_of(history, policy)
     if not kept:
         return {"requests": 0, "impossible": len(history.claims), "never": 0}

@@ -117,7 +117,10 @@ class Watch(Protocol):
     """Somebody who looks on while a trace is played, and must not change anything."""
 
     def turned(self, turns: Turns, came: range, began: Sequence[int], now: int) -> None:
-        """The turns of a second are over: the jobs that came since the last one, and those that began to run."""
+        """The turns of a second are over: the jobs that came since the last one, and those that began to run.
+
+        Either may be empty: while anything waits there are turns in which nothing happens.
+        """
 
 
 class Predictor(Protocol):
@@ -213,7 +216,7 @@ class Turns:
             began: list[int] = []
             while self._queue and self._turn(now, began):
                 pass
-            if self.watch and (began or seen < arrived):
+            if self.watch:
                 self.watch.turned(self, range(seen, arrived), began, now)
             seen = arrived
         return self.played

@@ -19,6 +19,7 @@ from portal.lab.services import LabWish, begin_next, note, run_of, runs_of, stop
 from portal.policies.models import Policy
 from portal.policies.services import save_policy
 from scheduler import lab
+from scheduler.lab_history import read_history
 from scheduler.replay.history import history_from_json
 from scheduler.replay.jobs import jobs_of_text
 from scheduler.replay.trace_files import WHY
@@ -91,6 +92,44 @@ def test_own_history_is_what_was_asked_and_how_long_it_ran(
     assert {claim.profile for claim in history.claims} == {"1g.10gb"}
     assert row.answers[0]["requests"] == 3
     assert row.answers[0]["bill"][0]["micro"] > 0
+
+
+def test_reading_a_long_history_is_heard_of(world: World) -> None:
+    draft(world)
+    row = ask(world)
+    begun = begin_next(now=world.now)
+    assert begun is not None
+    ticks = iter(range(0, 100, 2))
+    heart = lab.Heart(begun, clock=lambda: next(ticks))
+    LabRun.objects.filter(pk=row.pk).update(heard_at=world.now - timedelta(hours=1))
+    heard = []
+
+    def beat() -> None:
+        heart.beat()
+        heard.append(LabRun.objects.get(pk=row.pk).heard_at)
+
+    read_history(world.now - timedelta(days=9), world.now, now=world.now, beat=beat)
+
+    assert len(heard) >= 9
+    assert heard[0] > world.now - timedelta(hours=1)
+    stop_run(uid=row.uid, actor=world.user("operator"), rights=world.rights("operator"), now=world.now)
+    with pytest.raises(services.GoneError):
+        beat()
+
+
+def test_a_heart_beats_at_once_and_then_once_in_a_second(world: World) -> None:
+    draft(world)
+    row = ask(world)
+    begin_next(now=world.now)
+    row.attempts, instant = 1, [0.0]
+    heart = lab.Heart(row, clock=lambda: instant[0])
+
+    written = []
+    for milli, instant[0] in ((1, 0.0), (2, 0.5), (3, 1.0), (4, 1.9)):
+        heart.beat(progress_milli=milli)
+        written.append(LabRun.objects.get(pk=row.pk).progress_milli)
+
+    assert written == [1, 1, 3, 3]
 
 
 def test_ten_requests_are_too_few_and_it_says_how_many_are_needed(world: World) -> None:

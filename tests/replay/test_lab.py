@@ -102,6 +102,16 @@ def test_demand_beyond_what_can_be_played_is_refused(monkeypatch: pytest.MonkeyP
         changed(history("1,0,600,8,a", "2,60,300,8,b", "3,61,1,1,a"), HistoryChanges(demand=2.0), 1)
 
 
+def test_a_play_tells_of_itself_while_nothing_comes_or_starts() -> None:
+    told: list[int] = []
+
+    play(history("1,0,86400,8,a", "2,60,300,8,b"), FIFO, told.append)
+
+    # A turn a minute for a day, and that both have come is told by the second one.
+    assert len(told) > 1400
+    assert told[1:] == [1000] * (len(told) - 1)
+
+
 def test_what_never_fits_is_left_out_and_counted() -> None:
     past = history("1,0,600,16,a", "2,60,300,8,b", nodes=2)
 
