@@ -9,6 +9,7 @@ from portal.api.representations import Row
 from portal.api.wire import instant, money
 from portal.billing.checklist import CloseItem, close_items
 from portal.billing.energy import KWH_MJ
+from portal.billing.external_lines import mean_micro_per_kwh
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.rehearsal import Rehearsal
 from portal.billing.selectors import InvoiceView, LineView, currency
@@ -138,9 +139,7 @@ def line_row(line: LineView, currency: str) -> Row:
             {
                 "kwh": f"{Decimal(line.external.energy_mj) / KWH_MJ:.6f}",
                 "basis": line.external.basis,
-                "price_per_kwh": money(
-                    round(line.external.amount_micro * KWH_MJ / line.external.energy_mj), currency
-                ),
+                "price_per_kwh": money(mean_micro_per_kwh(line.external), currency),
                 "posted_by": line.external.book.uid,
                 "starts_at": instant(line.external.starts_at),
                 "ends_at": instant(line.external.ends_at),

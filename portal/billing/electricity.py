@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby
 
@@ -104,6 +105,11 @@ class ElectricityRow:
     starts_at: datetime
     ends_at: datetime
 
+    @property
+    def micro_per_kwh(self) -> int | None:
+        """Return what a kWh costs on average, by the exact cost: whatever its line is rounded to."""
+        return round(self.exact * KWH_MJ / self.energy_mj) if self.energy_mj else None
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedElectricity:
@@ -141,11 +147,18 @@ def electricity_of_lease(lease: Lease) -> list[ElectricityRow]:
 
 
 def electricity_by_team(period: BillingPeriod) -> dict[int, tuple[int, int]]:
-    """Return by team the energy of a month that is charged, in thousandths of a joule, and what it comes to."""
+    """Return by team the energy of a month that is charged, in thousandths of a joule, and what it comes to.
+
+    As it is on the books where it was put there, else as far as it is known.
+    """
+    book = posted(period)
+    rows: Iterable[ElectricityRow | ExternalUsage] = (
+        electricity_of_month(period) if book is None else ExternalUsage.objects.filter(book=book)
+    )
     found: dict[int, tuple[int, int]] = {}
-    for row in electricity_of_month(period):
+    for row in rows:
         mj, micro = found.get(row.team_id, (0, 0))
-        found[row.team_id] = (mj + row.energy_mj, micro + row.amount_micro)
+        found[row.team_id] = (mj + (row.energy_mj or 0), micro + row.amount_micro)
     return found
 
 
@@ -226,8 +239,8 @@ def post_electricity(period: BillingPeriod, *, now: datetime) -> bool:
                     book=made, line=line, period=period, team_id=row.team_id, user_id=row.user_id, source=SOURCE,
                     external_id=f"{period}-{row.team_id}-{row.user_id}-{row.label_id or 0}-{row.basis}",
                     description=_said(row), starts_at=row.starts_at, ends_at=row.ends_at, gpu_milli=0,
-                    energy_mj=row.energy_mj, basis=row.basis, amount_micro=row.amount_micro, currency=unit,
-                    label_id=row.label_id,
+                    energy_mj=row.energy_mj, micro_per_kwh=row.micro_per_kwh, basis=row.basis,
+                    amount_micro=row.amount_micro, currency=unit, label_id=row.label_id,
                 )
                 for line, row in enumerate(rows, start=1)
             ),
@@ -239,9 +252,8 @@ def post_electricity(period: BillingPeriod, *, now: datetime) -> bool:
 
 def _said(row: ElectricityRow) -> str:
     """Return what a line says, as its invoice's digest holds it: kWh, their basis, and what they cost on average."""
-    kwh = Fraction(row.energy_mj, KWH_MJ)
-    price = float(row.exact / kwh / 1_000_000) if row.energy_mj else 0
-    return f"Electricity, {float(kwh):.3f} kWh {row.basis} at {price:.6f}"
+    kwh, price = Decimal(row.energy_mj) / KWH_MJ, Decimal(row.micro_per_kwh or 0) / 1_000_000
+    return f"Electricity, {kwh:.3f} kWh {row.basis} at {price:.6f}"
 
 
 def _digest(period: BillingPeriod, rows: Sequence[ElectricityRow]) -> str:
@@ -256,19 +268,23 @@ def electricity_otherwise(period: BillingPeriod) -> list[str]:
     """Return the lines of a closed month's electricity that are not what its energy record comes to."""
     if period.state != PeriodState.CLOSED:
         return []
-    due: dict[_Line, tuple[int | None, int, str]] = {
-        (row.team_id, row.user_id, row.label_id, row.basis): (row.energy_mj, row.amount_micro, _said(row))
-        for row in electricity_of_month(period)
-    }
     rows = ExternalUsage.objects.filter(period=period, is_live=True, book__kind=ImportKind.ENERGY)
-    written: dict[_Line, tuple[int | None, int, str]] = {
+    written: dict[_Line, tuple[int | None, int, int | None, str]] = {
         (row.team_id, row.user_id, row.label_id, row.basis): (
             row.energy_mj,
             row.amount_micro,
+            row.micro_per_kwh,
             row.description,
         )
         for row in rows
     }
+    # Lines of before a kWh's cost was kept say it in their text alone, worked out otherwise: it is taken as it stands.
+    unkept = {key: said for key, (_mj, _amount, price, said) in written.items() if price is None}
+    due: dict[_Line, tuple[int | None, int, int | None, str]] = {}
+    for row in electricity_of_month(period):
+        key = (row.team_id, row.user_id, row.label_id, row.basis)
+        price_and_text = (None, unkept[key]) if key in unkept else (row.micro_per_kwh, _said(row))
+        due[key] = (row.energy_mj, row.amount_micro, *price_and_text)
     return [
         f"electricity of team {key[0]}, person {key[1]}, {key[3]}: {due.get(key)} by its energy,"
         f" {written.get(key)} written"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 from django.db.models import QuerySet, Sum
 
+from portal.billing.energy import KWH_MJ
 from portal.billing.line_labels import labels_of_external
 from portal.billing.models import BillingPeriod, ExternalUsage, Invoice, InvoiceLine
 from portal.teams.models import Team
@@ -42,6 +44,16 @@ def external_sums(
 def external_person(row: ExternalUsage) -> str:
     """Return how the person of a row is called on its line, "" where it names none."""
     return str(row.user or "")
+
+
+def mean_micro_per_kwh(row: ExternalUsage) -> int | None:
+    """Return what a kWh of a row of electricity costs on average, None for other rows.
+
+    By the rounded amount for rows of before more was kept.
+    """
+    if not row.energy_mj or row.micro_per_kwh is not None:
+        return row.micro_per_kwh
+    return round(Fraction(row.amount_micro * KWH_MJ, row.energy_mj))
 
 
 def line_of_external(row: ExternalUsage, invoice: Invoice, position: int) -> InvoiceLine:

@@ -71,12 +71,20 @@ COLUMNS = {
     "x_EnergyBasis": "energy_basis",
     "x_EnergyKwh": f"number(energy_mj / {KWH_MJ}.0)",
 }
+# Electricity has a price: what a kWh of the row costs on average.
+_AT_MEAN = f"number(coalesce(charged_mj * kwh_price::numeric / {KWH_MJ}, billed) / 1000000.0)"
 # What differs where devices outside Berth were used: their source provides them. Electricity of leases is our own.
 OF_EXTERNAL = {
     "ChargeDescription": "text(note)",
     "ChargeFrequency": "'Usage-Based'",
     "ConsumedQuantity": f"number(coalesce(charged_mj / {KWH_MJ}.0, seconds / 3600.0))",
     "ConsumedUnit": "CASE WHEN charged_mj IS NULL THEN 'Hours' ELSE 'kWh' END",
+    "ContractedCost": _AT_MEAN,
+    "ContractedUnitPrice": "money(kwh_price)",
+    "ListCost": _AT_MEAN,
+    "ListUnitPrice": "money(kwh_price)",
+    "PricingQuantity": f"number(CASE WHEN kwh_price IS NOT NULL THEN charged_mj / {KWH_MJ}.0 END)",
+    "PricingUnit": "CASE WHEN kwh_price IS NOT NULL THEN 'kWh' END",
     "ProviderName": "text(source)",
     "PublisherName": "text(source)",
     "ResourceId": "text(lease)",
@@ -155,7 +163,7 @@ SELECT {columns} FROM (
     o.slug AS account, b.project, coalesce(b.tags, '{{}}') AS tags, NULL::numeric AS carbon_mg,
     NULL::numeric AS energy_mj, NULL AS energy_basis, x.description AS note, x.amount_micro AS billed,
     CASE WHEN x.energy_mj IS NULL THEN x.source ELSE {issuer} END AS source,
-    x.energy_mj AS charged_mj
+    x.energy_mj AS charged_mj, x.micro_per_kwh AS kwh_price
   FROM unnest({rows}::bigint[], {numbers}::text[], {teams}::text[], {centres}::text[])
     AS c(row_id, number_of_invoice, team, cost_centre)
   JOIN billing_externalusage x ON x.id = c.row_id JOIN teams_team o ON o.id = x.team_id

@@ -104,7 +104,8 @@ class ExternalUsage(models.Model):
     ``external_id`` is the row's name at its ``source``; what is live has it once. ``line`` is the row's number in the
     file, ``billed_on`` the line of an invoice, set when the month closes. Only that and ``is_live`` ever change. What
     was undone is on no line: the rows that reverse it take it back to nothing. Electricity of leases has ``energy_mj``,
-    thousandths of a joule with their PUE, and how they are known, ``basis``.
+    thousandths of a joule with their PUE, how they are known, ``basis``, and what a kWh of them costs on average,
+    ``micro_per_kwh``: by the exact cost, before lines are rounded. Rows of before it was kept have none.
     """
 
     book = models.ForeignKey(FinanceImport, on_delete=models.PROTECT, related_name="usage", db_index=False)
@@ -121,6 +122,7 @@ class ExternalUsage(models.Model):
     ends_at = models.DateTimeField()
     gpu_milli = models.PositiveIntegerField()
     energy_mj = models.BigIntegerField(null=True)
+    micro_per_kwh = models.BigIntegerField(null=True)
     basis = models.CharField(max_length=9, blank=True, default="", db_default="")
     amount_micro = models.BigIntegerField()
     currency = models.CharField(max_length=3)
@@ -156,6 +158,10 @@ class ExternalUsage(models.Model):
                 & ~Q(external_id="")
                 & ~Q(description=""),
                 name="external_usage_says_what_it_is",
+            ),
+            models.CheckConstraint(
+                condition=Q(micro_per_kwh=None) | Q(micro_per_kwh__gte=0, energy_mj__gt=0),
+                name="external_usage_price_of_energy",
             ),
             models.CheckConstraint(
                 condition=Q(amount_micro=F("amount_micro") / 10_000 * 10_000), name="external_usage_in_cents"

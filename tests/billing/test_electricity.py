@@ -14,6 +14,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import strip_tags
 
 from portal.billing.books import verify_books
 from portal.billing.charges import charges_of
@@ -30,6 +31,7 @@ from portal.billing.electricity import (
 )
 from portal.billing.energy import KWH_MJ, roll_up_energy
 from portal.billing.energy_factors import add_factor, import_factors
+from portal.billing.external_lines import mean_micro_per_kwh
 from portal.billing.external_usage import undo_usage
 from portal.billing.focus import write_focus
 from portal.billing.metering import meter_all
@@ -191,8 +193,10 @@ def test_lines_carry_it_and_a_closed_month_comes_to_the_same_again(world: World,
     client.force_login(world.user("bob"))
     page = client.get(reverse("web:invoice", args=[team.slug, "2026-02"])).content.decode()
     assert "Electricity, 0.900 kWh measured" in page
+    assert "0.25 EUR" in " ".join(strip_tags(page).split()), "0.225 for 0.9 kWh, not the 0.23 of the line"
     shown = client.get(f"/api/v1/invoices/{team.slug}/2026-02/").json()["lines"][-1]
     assert (shown["electricity"]["kwh"], shown["electricity"]["basis"]) == ("0.900000", "measured")
+    assert shown["electricity"]["price_per_kwh"]["amount"] == "0.25"
     assert shown["external"] is None
     receipt = client.get(reverse("web:lease", args=[lease.uid])).content.decode()
     assert "on a line of its own" in receipt
@@ -210,6 +214,10 @@ def test_lines_carry_it_and_a_closed_month_comes_to_the_same_again(world: World,
     focus = [r for r in csv.DictReader(io.StringIO(file.getvalue().decode())) if r["ConsumedUnit"] == "kWh"]
     assert sorted(Decimal(row["ConsumedQuantity"]) for row in focus) == [Decimal("0.75"), Decimal("0.9")]
     assert {row["ResourceType"] for row in focus} == {"Electricity"}
+    assert {(Decimal(row["ContractedUnitPrice"]), row["PricingUnit"]) for row in focus} == {
+        (Decimal("0.25"), "kWh")
+    }
+    assert sum(Decimal(row["ContractedCost"]) for row in focus) == Decimal("0.25") * Decimal("1.65")
 
 
 def test_what_changes_before_the_close_is_written_anew_and_what_is_written_cannot_be_undone(
@@ -224,21 +232,29 @@ def test_what_changes_before_the_close_is_written_anew_and_what_is_written_canno
     with pytest.raises(Conflict):
         undo_usage(book, rights=world.rights("finance"), now=LATER)
 
+    row = ExternalUsage.objects.get(is_live=True)
     LeaseEnergy.objects.filter(pk=first.pk).update(measured_mj=300 * 3_600_000)
     assert not is_posted(period)
+    assert electricity_by_team(period) == {row.team_id: (600 * 3_600_000, 150_000)}, "as it is on the books"
     assert [i.is_met for i in close_items(period, now=LATER) if i.code == "electricity"] == [False]
     close_period(period=period, actor=None, now=LATER)
 
     assert [row.amount_micro for row in ExternalUsage.objects.filter(is_live=True)] == [80_000]
+    assert electricity_by_team(period) == {row.team_id: (300 * 3_600_000, 80_000)}
     assert sum(ExternalUsage.objects.values_list("amount_micro", flat=True)) == 80_000
     assert broken() == []
     row = ExternalUsage.objects.get(is_live=True)
     with connection.cursor() as cursor:  # past every guard
         cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute("UPDATE billing_externalusage SET energy_mj = energy_mj + 1 WHERE id = %s", [row.pk])
+        for column, by in (("energy_mj", 0), ("micro_per_kwh", 1), ("energy_mj", 1)):
+            cursor.execute(f"UPDATE billing_externalusage SET {column} = {column} + {by}")
+            wrong = {check.name for check in verify_books(period_of(AT), now=LATER) if check.wrong}
+            assert wrong == ({"electricity_is_its_energy"} if by else set())
+        cursor.execute("UPDATE billing_externalusage SET energy_mj = energy_mj - 1, micro_per_kwh = NULL")
         cursor.execute("SET LOCAL session_replication_role = origin")
-    wrong = {check.name for check in verify_books(period_of(AT), now=LATER) if check.wrong}
-    assert wrong == {"electricity_is_its_energy"}
+    before_it_was_kept = ExternalUsage.objects.get(is_live=True)
+    assert mean_micro_per_kwh(before_it_was_kept) == 266_667, "by the amount of the line"
+    assert [check for check in verify_books(period_of(AT), now=LATER) if check.wrong] == []
 
 
 def test_a_month_with_priced_electricity_closes_when_its_energy_is_complete(world: World) -> None:

@@ -14,7 +14,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from portal.billing.energy import KWH_MJ, EnergyBasis
-from portal.billing.external_lines import external_sums
+from portal.billing.external_lines import external_sums, mean_micro_per_kwh
 from portal.billing.line_labels import LineLabels
 from portal.billing.metering import events_by_lease
 from portal.billing.models import (
@@ -238,10 +238,9 @@ def beside_text(row: ExternalUsage) -> str:
 
 
 def per_kwh(row: ExternalUsage) -> Decimal | None:
-    """Return what a kWh of a line of electricity costs on average, to six places; None for other lines."""
-    if not row.energy_mj:
-        return None
-    return (Decimal(row.amount_micro) * KWH_MJ / row.energy_mj / 1_000_000).quantize(SIX)
+    """Return what a kWh of a line of electricity costs on average, in the currency; None for other lines."""
+    micro = mean_micro_per_kwh(row)
+    return None if micro is None else (Decimal(micro) / 1_000_000).quantize(SIX)
 
 
 def _accruing(lease: Lease, micro: int) -> AccruingLease:
