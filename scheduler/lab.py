@@ -25,7 +25,7 @@ from scheduler.engine.model import PolicyRules
 from scheduler.engine.policy_body import BadPolicy
 from scheduler.lab_history import read_history
 from scheduler.replay.history import changed, history_from_json, history_to_json, what_if_from
-from scheduler.replay.lab import play
+from scheduler.replay.lab import most_changed, play
 from scheduler.replay.trace_files import TraceFault
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _play_all(row: LabRun) -> None:
         answers.append({"version": version, "name": policy.name, **answer})
         if len(answers) < parts:
             note(row, now=db_now(), answers=answers, played=packed(played))
-    finish(row, answers, played, now=db_now())
+    finish(row, answers, played, most_changed(history, played), now=db_now())
 
 
 def _policy(version: int) -> PolicyRules | None:

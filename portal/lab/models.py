@@ -49,8 +49,9 @@ class LabRun(models.Model):
     ``history`` is what is played, as gzipped text of ``scheduler.replay.history``: that of an uploaded trace at once,
     that of a period (``since`` to ``until``) when the run first begins, so that a run that is taken up again plays
     the same. ``answers`` has what came of each version that is through, in the order of ``versions``; ``digest`` is the
-    SHA-256 of all of them. ``played`` has the single requests, gzipped. A run that is not heard of for a while is taken
-    up by another process; ``attempts`` counts them, and only the newest writes.
+    SHA-256 of all of them. ``played`` has the single requests, gzipped; ``changed_most`` those of them whose waits
+    differ most: name, team, seconds in each version (None where that was not kept). A run that is not heard of for a
+    while is taken up by another process; ``attempts`` counts them, and only the newest writes.
     """
 
     uid = models.CharField(max_length=24, default=lab_uid, unique=True)
@@ -65,6 +66,7 @@ class LabRun(models.Model):
     left_out = models.JSONField(default=dict, blank=True)
     answers = models.JSONField(default=list, blank=True)
     played = models.BinaryField(null=True, blank=True)
+    changed_most = models.JSONField(null=True, blank=True)
     digest = models.CharField(max_length=64, blank=True)
     progress_milli = models.PositiveSmallIntegerField(default=0)
     attempts = models.PositiveSmallIntegerField(default=0)

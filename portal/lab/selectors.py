@@ -18,8 +18,7 @@ from portal.lab.models import LabRun, LabState
 from portal.lab.services import run_of
 from portal.teams.selectors import Rights
 from scheduler.replay.history import History, changed, history_from_json, what_if_from
-
-MOST_TOLD = 20
+from scheduler.replay.lab import most_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +64,11 @@ def traced(rights: Rights, uid: str, name: str) -> list[TracedWait]:
     return found
 
 
-def most_changed(row: LabRun) -> list[tuple[str, str, list[int | None]]]:
+def changed_most(row: LabRun) -> list[tuple[str, str, list[int]]]:
     """Return the requests whose waits differ most between versions: name, team, seconds waited in each version."""
-    history = _played_history(row)
-    waits: dict[int, list[int | None]] = {}
-    plays = json.loads(gzip.decompress(row.played or b""))
-    for number, played in enumerate(plays):
-        for place, wait, ended in zip(played["row"], played["wait"], played["ended"], strict=True):
-            waits.setdefault(place, [None] * len(plays))[number] = wait if ended else None
-    known = [(place, one) for place, one in waits.items() if None not in one]
-    known.sort(key=lambda one: (-_range(one[1]), one[0]))
-    return [
-        (history.names[place], history.teams[history.claims[place].team_id - 1], one)
-        for place, one in known[:MOST_TOLD]
-        if _range(one)
-    ]
-
-
-def _range(waits: list[int | None]) -> int:
-    known = [one for one in waits if one is not None]
-    return max(known) - min(known)
+    if row.changed_most is None:  # done before it was kept
+        return most_changed(_played_history(row), json.loads(gzip.decompress(row.played or b"")))
+    return [(name, team, waits) for name, team, waits in row.changed_most]
 
 
 def anonymous_trace(rights: Rights, uid: str) -> Iterator[str]:

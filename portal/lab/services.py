@@ -274,8 +274,13 @@ def fail(row: LabRun, fault: LabFault, *, now: datetime) -> None:
     note(row, now=now, state=LabState.FAILED, fault=fault, ended_at=now)
 
 
-def finish(row: LabRun, answers: list[Any], played: list[Any], *, now: datetime) -> None:
-    """Write what came of a run. ``answers`` and ``played`` are in the order of its versions."""
+def finish(
+    row: LabRun, answers: list[Any], played: list[Any], changed_most: list[Any], *, now: datetime
+) -> None:
+    """Write what came of a run. ``answers`` and ``played`` are in the order of its versions.
+
+    ``changed_most`` is kept beside them, so that nobody unpacks all that was played to read it.
+    """
     note(
         row,
         now=now,
@@ -284,6 +289,7 @@ def finish(row: LabRun, answers: list[Any], played: list[Any], *, now: datetime)
         progress_milli=1000,
         answers=answers,
         played=packed(played),
+        changed_most=changed_most,
         digest=digest_of(answers, played),
     )
 

@@ -19,6 +19,7 @@ from scheduler.replay.turns import PlayedQueue, Turns
 SIZES = ((1, 1), (2, 3), (4, 7), (8, 15), (16, 63), (64, None))  # units, from and to
 STARVED_S = 86_400  # whoever waits longer than the longest of this and ten times its own length
 HOURS = 24
+MOST_TOLD = 20
 
 
 class Progress:
@@ -47,6 +48,25 @@ def play(
     turns = Turns(jobs, policy, scene, watch=Progress(len(kept), tell))
     played = turns.play()
     return _answer(history, kept, played, jobs.gpus)
+
+
+def most_changed(history: History, plays: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[int]]]:
+    """The requests whose waits differ most between plays of a history: name, team, seconds waited in each.
+
+    ``plays`` are what ``play`` said under "played". At most MOST_TOLD, and only those that started in each.
+    """
+    waits: dict[int, list[int]] = {}
+    for played in plays:
+        for place, wait, ended in zip(played["row"], played["wait"], played["ended"], strict=True):
+            if ended:
+                waits.setdefault(place, []).append(wait)
+    known = [(max(one) - min(one), place, one) for place, one in waits.items() if len(one) == len(plays)]
+    known.sort(key=lambda one: (-one[0], one[1]))
+    return [
+        (history.names[place], history.teams[history.claims[place].team_id - 1], one)
+        for apart_s, place, one in known[:MOST_TOLD]
+        if apart_s
+    ]
 
 
 def _answer(

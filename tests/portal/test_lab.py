@@ -14,7 +14,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.lab import services
 from portal.lab.faults import SENTENCES
 from portal.lab.models import LabFault, LabRun, LabState
-from portal.lab.selectors import anonymous_trace, most_changed, traced
+from portal.lab.selectors import anonymous_trace, changed_most, traced
 from portal.lab.services import LabWish, begin_next, note, run_of, runs_of, stop_run, submit_run
 from portal.policies.models import Policy
 from portal.policies.services import save_policy
@@ -62,6 +62,19 @@ def test_a_trace_is_played_under_each_version_and_drafts_too(world: World) -> No
     assert list(AuditEntry.objects.filter(target=row.uid).values_list("action", flat=True)) == [
         "lab.submitted"
     ]
+
+
+def test_who_fares_most_differently_is_kept_and_found_again_where_it_was_not(world: World) -> None:
+    draft(world)
+    row = carried_out(world, ask(world))
+    kept = changed_most(row)
+
+    assert kept
+    assert [max(waits) - min(waits) for *_, waits in kept] == sorted(
+        (max(waits) - min(waits) for *_, waits in kept), reverse=True
+    )
+    row.changed_most = None
+    assert changed_most(row) == kept
 
 
 @pytest.mark.deep
@@ -287,7 +300,7 @@ def test_single_requests_say_who_came_later_and_started_first(world: World) -> N
     draft(world)
     row = carried_out(world, ask(world))
 
-    name, _team, waits = most_changed(row)[0]
+    name, _team, waits = changed_most(row)[0]
     found = traced(world.rights("operator"), row.uid, name)
 
     assert [one.wait_s for one in found] == waits

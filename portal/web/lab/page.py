@@ -18,7 +18,7 @@ from portal.common.errors import BerthError, Conflict, Invalid
 from portal.common.moments import span
 from portal.fleet.models import Node
 from portal.lab.models import OVER, LabRun, LabState
-from portal.lab.selectors import TracedWait, anonymous_trace, most_changed, traced
+from portal.lab.selectors import TracedWait, anonymous_trace, changed_most, traced
 from portal.lab.services import LabWish, require_lab, run_of, runs_of, stop_run, submit_run
 from portal.policies.models import Policy
 from portal.web.access import done, person, refused, rights_of
@@ -181,7 +181,7 @@ def run_page(request: HttpRequest, uid: str) -> HttpResponse:
             "tables": tables(run),
             "heads": list(zip(titles(run.answers), [one["version"] for one in run.answers], strict=True)),
             "changed": [
-                (name, team, [_span(wait) for wait in waits]) for name, team, waits in most_changed(run)
+                (name, team, [_span(wait) for wait in waits]) for name, team, waits in changed_most(run)
             ],
             "name": name,
             "traced": _traced(request, uid, name) if name else None,
