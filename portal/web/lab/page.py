@@ -176,12 +176,14 @@ def run_page(request: HttpRequest, uid: str) -> HttpResponse:
     }  # fmt: skip
     if run.state == LabState.DONE:
         name = request.GET.get("request", "").strip()[:80]
+        heads = titles(run.answers)
         context |= {
             "pictures": [wait_picture(run.answers), use_picture(run, run.answers)],
             "tables": tables(run),
-            "heads": list(zip(titles(run.answers), [one["version"] for one in run.answers], strict=True)),
+            "heads": list(zip(heads, [one["version"] for one in run.answers], strict=True)),
             "changed": [
-                (name, team, [_span(wait) for wait in waits]) for name, team, waits in changed_most(run)
+                (known, team, list(zip(heads, map(_span, waits), strict=True)))
+                for known, team, waits in changed_most(run)
             ],
             "name": name,
             "traced": _traced(request, uid, name) if name else None,

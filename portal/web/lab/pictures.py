@@ -42,10 +42,10 @@ class SideCell:
 
 @dataclass(frozen=True, slots=True)
 class SideRow:
-    """One line of a table of versions side by side."""
+    """One line of a table of versions side by side: a cell under each version's title."""
 
     label: str
-    cells: list[SideCell]
+    cells: list[tuple[str, SideCell]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +176,15 @@ def _waits(
     for name in sorted(labels):
         found = [next((row for row in one[of] if key(row) == name), None) for one in answers]
         most = max((row["mean_s"] or 0 for row in found if row), default=0)
-        rows.append(SideRow(labels[name], [_wait_cell(row, most) for row in found]))
+        rows.append(_side(labels[name], answers, [_wait_cell(row, most) for row in found]))
     return SideTable(title, _("Mean; below it the waits that 95 and 99.9 % stay below."), head, rows)
 
 
 def _wait_cell(row: Any, most: float) -> SideCell:
     if row is None or row["mean_s"] is None:
         return SideCell("–", _("nobody started") if row else "")
-    more = f"{_span(row['p95_s'])} · {_span(row['p999_s'])}"
+    # A wait stays on one line; between the two it may wrap.
+    more = " · ".join(_span(row[key]).replace(" ", "\u00a0") for key in ("p95_s", "p999_s"))
     if row.get("starved") or row.get("never"):
         more += " · " + _("%(n)d starved") % {"n": row["starved"] + row["never"]}
     return SideCell(_span(row["mean_s"]), more, round(100 * row["mean_s"] / most) if most else 0)
@@ -195,8 +196,9 @@ def _bills(answers: Sequence[Answer]) -> SideTable:
     for team in teams:
         found = [next((row for row in one["bill"] or () if row["team"] == team), None) for one in answers]
         rows.append(
-            SideRow(
+            _side(
                 team,
+                answers,
                 [
                     SideCell("–")
                     if row is None
@@ -220,7 +222,11 @@ def _row(
     label: str, answers: Sequence[Answer], value: Callable[[Answer], Any], text: Callable[[Any], str]
 ) -> SideRow:
     found = [value(one) for one in answers]
-    return SideRow(label, [SideCell("–" if one is None else text(one)) for one in found])
+    return _side(label, answers, [SideCell("–" if one is None else text(one)) for one in found])
+
+
+def _side(label: str, answers: Sequence[Answer], cells: Sequence[SideCell]) -> SideRow:
+    return SideRow(label, list(zip(titles(answers), cells, strict=True)))
 
 
 def _hour(run: LabRun, at: int) -> str:
