@@ -17,7 +17,7 @@ from portal.api.idempotency import once
 from portal.api.responses import ResponseShape
 from portal.common.clock import db_now
 from portal.common.errors import Invalid, NotFound
-from portal.sso.models import LONGEST_GROUP, IdentityProvider, ProviderAdmission
+from portal.sso.models import LONGEST_GROUP, IdentityProvider, ProviderAdmission, ProviderProtocol
 from portal.sso.providers import (
     MOST_RULES,
     ProviderSpec,
@@ -44,10 +44,27 @@ class ProviderBody(Body):
     """A provider with all its rules."""
 
     name = Text(most=60)
-    issuer = Text(most=300)
-    client_id = Text(most=200)
+    protocol = Text(
+        most=8,
+        required=False,
+        default=str(ProviderProtocol.OPENID),
+        help_text="`openid`, or `ldap` for a directory.",
+    )
+    issuer = Text(most=300, help_text="Of a directory its address, such as `ldaps://ldap.example.org`.")
+    client_id = Text(most=200, help_text="Of a directory the DN that people are looked up by.")
     client_secret = Text(most=500, required=False, default="", help_text="Left out: the one there is.")
-    groups_claim = Text(most=100, required=False, default="groups")
+    groups_claim = Text(
+        most=100,
+        required=False,
+        default="groups",
+        help_text="Of a directory an attribute, such as `memberOf`.",
+    )
+    base_dn = Text(
+        most=300, required=False, default="", allow_blank=True, help_text="People and groups of a directory."
+    )
+    user_filter = Text(
+        most=300, required=False, default="", allow_blank=True, help_text="Of a directory: `(uid={name})`."
+    )
     admission = Text(most=10, required=False, default=str(ProviderAdmission.GROUPS))
     is_active = Flag(required=False, default=True)
     rules = s.ListField(child=RuleBody(), required=False, default=list, max_length=MOST_RULES)
@@ -72,10 +89,13 @@ class ProviderAnswer(ResponseShape):
 
     slug = s.CharField()
     name = s.CharField()
+    protocol = s.ChoiceField(ProviderProtocol.choices)
     issuer = s.CharField()
     client_id = s.CharField()
     has_secret = s.BooleanField()
     groups_claim = s.CharField()
+    base_dn = s.CharField()
+    user_filter = s.CharField()
     admission = s.ChoiceField(ProviderAdmission.choices)
     is_active = s.BooleanField()
     rules = RuleAnswer(many=True)

@@ -26,12 +26,12 @@ def list_providers(as_json: Json = False) -> None:
         rows = portal.get("identity-providers/")["results"]
     cells = [
         (
-            row["slug"], row["name"], row["issuer"], row["admission"], len(row["rules"]),
+            row["slug"], row["name"], row["protocol"], row["issuer"], row["admission"], len(row["rules"]),
             "yes" if row["is_active"] else "no",
         )
         for row in rows
     ]  # fmt: skip
-    columns = ("SLUG", "NAME", "ISSUER", "LETS IN", "RULES", "OFFERED")
+    columns = ("SLUG", "NAME", "PROTOCOL", "ISSUER", "LETS IN", "RULES", "OFFERED")
     output.listing(rows, columns, cells, empty="There are no identity providers.", as_json=as_json)
 
 

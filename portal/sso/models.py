@@ -17,18 +17,35 @@ class ProviderAdmission(models.TextChoices):
     GROUPS = "groups", _("Only members of a group below")
 
 
-class IdentityProvider(models.Model):
-    """Where people of the organisation sign in (OpenID Connect).
+class ProviderProtocol(models.TextChoices):
+    """How a provider is asked who somebody is."""
 
-    The client secret is sealed (portal.common.sealing) and never shown again.
+    OPENID = "openid", _("OpenID Connect: people sign in at the provider")
+    LDAP = "ldap", _("Directory (LDAP): people type its password here")
+
+
+class IdentityProvider(models.Model):
+    """Where people of the organisation have their account: an OpenID Connect provider, or a directory.
+
+    The secret is sealed (portal.common.sealing) and never shown again. Of a directory ``issuer`` is its address,
+    ``client_id`` the name that we look people up by, ``groups_claim`` the attribute with their groups; people are
+    looked for below ``base_dn`` by ``user_filter``, in which ``{name}`` stands for what was typed.
     """
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=60)
+    protocol = models.CharField(
+        max_length=8,
+        choices=ProviderProtocol.choices,
+        default=ProviderProtocol.OPENID,
+        db_default=ProviderProtocol.OPENID,
+    )
     issuer = models.URLField(max_length=300)
     client_id = models.CharField(max_length=200)
     sealed_secret = models.BinaryField(max_length=1000, default=b"")
     groups_claim = models.CharField(max_length=100, default="groups")
+    base_dn = models.CharField(max_length=300, default="", db_default="", blank=True)
+    user_filter = models.CharField(max_length=300, default="", db_default="", blank=True)
     admission = models.CharField(
         max_length=10, choices=ProviderAdmission.choices, default=ProviderAdmission.GROUPS
     )
@@ -40,6 +57,11 @@ class IdentityProvider(models.Model):
         constraints = [
             models.CheckConstraint(
                 condition=Q(admission__in=ProviderAdmission.values), name="identity_provider_admission_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(protocol=ProviderProtocol.OPENID)
+                | (Q(protocol=ProviderProtocol.LDAP) & Q(user_filter__contains="{name}") & ~Q(base_dn="")),
+                name="identity_provider_directory_is_whole",
             ),
         ]
 
@@ -77,7 +99,9 @@ class GivenRole(models.Model):
 
 
 class ExternalIdentity(models.Model):
-    """Whom a provider means by a subject: its ``sub`` claim, never a mail address, which can change hands."""
+    """Whom a provider means by a subject, its ``sub`` claim or the entry's own id; never a mail address, which can
+    change hands.
+    """
 
     provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
     subject = models.CharField(max_length=255)

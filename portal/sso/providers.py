@@ -1,4 +1,4 @@
-"""ExternalIdentity providers as operators set them up: who may come in by them, and which groups give which roles."""
+"""Identity providers as operators set them up: who may come in by them, and which groups give which roles."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.sealing import PROVIDERS, seal, unseal
-from portal.sso.models import LONGEST_GROUP, GivenRole, GroupRule, IdentityProvider, ProviderAdmission
+from portal.sso.directory import DirectoryClient, ask, is_safe_directory, person_by_password
+from portal.sso.models import (
+    LONGEST_GROUP,
+    GivenRole,
+    GroupRule,
+    IdentityProvider,
+    ProviderAdmission,
+    ProviderProtocol,
+)
 from portal.sso.openid import ProviderClient, ProviderFault, discover, is_safe
+from portal.sso.people import Person
 from portal.sso.signing_in import follow_groups
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -37,7 +46,10 @@ class RuleSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """What an operator says of a provider; an empty ``secret`` leaves the one there is."""
+    """What an operator says of a provider; an empty ``secret`` leaves the one there is.
+
+    ``base_dn`` and ``user_filter`` are of a directory alone.
+    """
 
     name: str
     issuer: str
@@ -47,16 +59,31 @@ class ProviderSpec:
     admission: str = ProviderAdmission.GROUPS
     is_active: bool = True
     rules: Sequence[RuleSpec] = ()
+    protocol: str = ProviderProtocol.OPENID
+    base_dn: str = ""
+    user_filter: str = ""
+
+    @property
+    def is_directory(self) -> bool:
+        """Say whether people's passwords are tried at a directory."""
+        return self.protocol == ProviderProtocol.LDAP
 
 
 def active_providers() -> list[IdentityProvider]:
-    """Return the providers by which people may sign in, by name."""
-    return list(IdentityProvider.objects.filter(is_active=True))
+    """Return the providers at which people may sign in, by name."""
+    return list(IdentityProvider.objects.filter(is_active=True, protocol=ProviderProtocol.OPENID))
+
+
+def active_directories() -> list[IdentityProvider]:
+    """Return the directories whose passwords let people in, by name."""
+    return list(IdentityProvider.objects.filter(is_active=True, protocol=ProviderProtocol.LDAP))
 
 
 def active_provider(slug: str) -> IdentityProvider:
-    """Return a provider by which people may sign in, or raise NotFound."""
-    found = IdentityProvider.objects.filter(slug=slug, is_active=True).first()
+    """Return a provider at which people may sign in, or raise NotFound."""
+    found = IdentityProvider.objects.filter(
+        slug=slug, is_active=True, protocol=ProviderProtocol.OPENID
+    ).first()
     if found is None:
         raise NotFound
     return found
@@ -64,10 +91,23 @@ def active_provider(slug: str) -> IdentityProvider:
 
 def client_at(provider: IdentityProvider, callback: str) -> ProviderClient:
     """Return what we are at a provider; raises ProviderFault where its secret was sealed under a key that is gone."""
+    return ProviderClient(provider.issuer, provider.client_id, _secret(provider), callback)
+
+
+def found_in(provider: IdentityProvider, name: str, password: str) -> Person | None:
+    """Return whom a directory knows by a name and a password, None for nobody; raises ProviderFault."""
+    client = DirectoryClient(
+        provider.issuer, provider.client_id, _secret(provider), provider.base_dn, provider.user_filter,
+        provider.groups_claim,
+    )  # fmt: skip
+    return person_by_password(client, name, password)
+
+
+def _secret(provider: IdentityProvider) -> str:
     secret = unseal(bytes(provider.sealed_secret), purpose=PROVIDERS, owner=provider.pk, name="secret")
     if secret is None:
-        raise ProviderFault("its client secret was sealed under a key that is gone: set it again")
-    return ProviderClient(provider.issuer, provider.client_id, secret, callback)
+        raise ProviderFault("its secret was sealed under a key that is gone: set it again")
+    return secret
 
 
 def add_provider(
@@ -86,7 +126,7 @@ def add_provider(
     if fields:
         raise Invalid(fields=fields)
     if spec.is_active:
-        _ask(spec.issuer)
+        _ask(spec, spec.secret)
     with transaction.atomic():
         if IdentityProvider.objects.count() >= MOST_PROVIDERS:
             raise Conflict(_("There are %(n)d providers, the most there may be.") % {"n": MOST_PROVIDERS})
@@ -113,20 +153,29 @@ def change_provider(
     fields = _faults(spec)
     if fields:
         raise Invalid(fields=fields)
+    if found.protocol != spec.protocol:
+        raise Invalid(fields={"protocol": _("A provider keeps its protocol: set up another one.")})
+    _moves(found, spec)
     if spec.is_active:
-        _ask(spec.issuer)
+        _ask(spec, spec.secret or (_secret_or_refuse(found) if spec.is_directory else ""))
     with transaction.atomic():
         provider = IdentityProvider.objects.select_for_update().filter(slug=slug).first()
         if provider is None:
             raise NotFound
         before = told(provider)
-        if provider.issuer.rstrip("/") != spec.issuer.rstrip("/"):
-            if not spec.secret:  # the one there is must not be told to somebody else
-                raise Invalid(fields={"secret": _("Another issuer needs its own secret.")})
+        if _moves(provider, spec):
             _forget_people(provider, now)
         _store(provider, spec)
         record(actor, "identity_provider.changed", slug, at=now, before=before, after=told(provider))
     return provider
+
+
+def _moves(provider: IdentityProvider, spec: ProviderSpec) -> bool:
+    """Say whether a provider moves; raises Invalid where the secret there is would be told to somebody else by it."""
+    is_elsewhere = provider.issuer.rstrip("/") != spec.issuer.rstrip("/")
+    if is_elsewhere and not spec.secret:
+        raise Invalid(fields={"secret": _("Another issuer needs its own secret.")})
+    return is_elsewhere
 
 
 @transaction.atomic
@@ -156,10 +205,13 @@ def told(provider: IdentityProvider) -> dict[str, Any]:
     return {
         "slug": provider.slug,
         "name": provider.name,
+        "protocol": str(provider.protocol),
         "issuer": provider.issuer,
         "client_id": provider.client_id,
         "has_secret": bool(provider.sealed_secret),
         "groups_claim": provider.groups_claim,
+        "base_dn": provider.base_dn,
+        "user_filter": provider.user_filter,
         "admission": str(provider.admission),
         "is_active": provider.is_active,
         "rules": [{"group": one.group, "team": one.team.slug, "role": str(one.role)} for one in rules],
@@ -169,7 +221,8 @@ def told(provider: IdentityProvider) -> dict[str, Any]:
 def _store(provider: IdentityProvider, spec: ProviderSpec) -> None:
     provider.name, provider.issuer, provider.client_id = spec.name.strip(), spec.issuer, spec.client_id
     provider.groups_claim, provider.admission = spec.groups_claim, spec.admission
-    provider.is_active = spec.is_active
+    provider.is_active, provider.protocol = spec.is_active, spec.protocol
+    provider.base_dn, provider.user_filter = spec.base_dn.strip(), spec.user_filter.strip()
     if spec.secret:
         provider.sealed_secret = seal(spec.secret, purpose=PROVIDERS, owner=provider.pk, name="secret")
     provider.save()
@@ -186,9 +239,13 @@ def _faults(spec: ProviderSpec) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if not 1 <= len(spec.name.strip()) <= 60:
         fields["name"] = _("A name has 1 to 60 characters.")
-    if not is_safe(spec.issuer) or len(spec.issuer) > 300:
+    if spec.protocol not in ProviderProtocol.values:
+        fields["protocol"] = _("Choose one of these.")
+    elif spec.is_directory:
+        fields |= _directory_faults(spec)
+    elif not is_safe(spec.issuer) or len(spec.issuer) > 300:
         fields["issuer"] = _("Write an address that begins with https://.")
-    if not 1 <= len(spec.client_id) <= 200:
+    elif not 1 <= len(spec.client_id) <= 200:
         fields["client_id"] = _("The provider shows it where it made the client.")
     if len(spec.secret) > 500:
         fields["secret"] = _("At most %(n)d characters.") % {"n": 500}
@@ -201,6 +258,21 @@ def _faults(spec: ProviderSpec) -> dict[str, Any]:
         fields["rules"] = wrong
     elif spec.admission == ProviderAdmission.GROUPS and not spec.rules:
         fields["rules"] = _("Without a rule nobody could come in. Add one, or let everybody in.")
+    return fields
+
+
+def _directory_faults(spec: ProviderSpec) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if not is_safe_directory(spec.issuer) or len(spec.issuer) > 300:
+        fields["issuer"] = _("Write an address such as ldaps://ldap.example.org.")
+    if not 1 <= len(spec.client_id) <= 200:
+        fields["client_id"] = _("Write the DN of an account that may look people up.")
+    if not 1 <= len(spec.base_dn.strip()) <= 300:
+        fields["base_dn"] = _("Write where people and groups are, such as dc=example,dc=org.")
+    wanted = spec.user_filter.strip()
+    is_closed = wanted.startswith("(") and wanted.endswith(")") and wanted.count("(") == wanted.count(")")
+    if "{name}" not in wanted or not is_closed or len(wanted) > 300:
+        fields["user_filter"] = _("Write a filter in brackets with {name} in it, such as (uid={name}).")
     return fields
 
 
@@ -219,13 +291,36 @@ def _wrong_rule(rules: Sequence[RuleSpec]) -> str:
     return ""
 
 
-def _ask(issuer: str) -> None:
+def _ask(spec: ProviderSpec, secret: str) -> None:
     """Ask a provider who it is; raises Invalid naming the field where it gives no answer that fits."""
     try:
-        discover(issuer)
+        if spec.is_directory:
+            ask(
+                DirectoryClient(
+                    spec.issuer,
+                    spec.client_id,
+                    secret,
+                    spec.base_dn.strip(),
+                    spec.user_filter,
+                    spec.groups_claim,
+                )
+            )
+        else:
+            discover(spec.issuer)
     except ProviderFault as error:
-        sentence = _("Nothing there answers as an identity provider of that address: %(why)s.")
+        sentence = (
+            _("That directory does not serve: %(why)s.")
+            if spec.is_directory
+            else _("Nothing there answers as an identity provider of that address: %(why)s.")
+        )
         raise Invalid(fields={"issuer": sentence % {"why": error}}) from error
+
+
+def _secret_or_refuse(provider: IdentityProvider) -> str:
+    try:
+        return _secret(provider)
+    except ProviderFault as error:
+        raise Invalid(fields={"secret": _("The secret cannot be read any more: write it again.")}) from error
 
 
 def require_operator(rights: Rights) -> None:

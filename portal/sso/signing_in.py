@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.core.exceptions import ValidationError
-from django.core.validators import validate_email
 from django.db import transaction
 from django.utils.translation import gettext as _
 
@@ -25,22 +23,11 @@ from portal.sso.models import (
     IdentityProvider,
     ProviderAdmission,
 )
+from portal.sso.people import MOST_GROUPS, Person, plain_mail, plain_text
 from portal.teams.models import Membership, Role
 from portal.teams.services import clear_ended
 
-MOST_GROUPS: Final = 5000
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.+-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """What a provider says of somebody. ``groups`` is None where it said nothing of them: that is not "none"."""
-
-    subject: str
-    username: str = ""
-    name: str = ""
-    email: str = ""
-    groups: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -56,9 +43,9 @@ def person_of(claims: Mapping[str, Any], groups_claim: str) -> Person:
     """Return what verified claims say of somebody; what has another shape than it should counts as not said."""
     return Person(
         subject=str(claims["sub"]),
-        username=_text(claims.get("preferred_username")),
-        name=_text(claims.get("name"))[:100],
-        email=_mail(_text(claims.get("email"))),
+        username=plain_text(claims.get("preferred_username")),
+        name=plain_text(claims.get("name"))[:100],
+        email=plain_mail(plain_text(claims.get("email"))),
         groups=_groups(claims, groups_claim),
     )
 
@@ -228,17 +215,3 @@ def _groups(claims: Mapping[str, Any], path: str) -> frozenset[str] | None:
     if not isinstance(found, list) or len(found) > MOST_GROUPS:
         return None
     return frozenset(one for one in found if isinstance(one, str) and 0 < len(one) <= LONGEST_GROUP)
-
-
-def _text(value: Any) -> str:
-    return (
-        " ".join("".join(c for c in value if c.isprintable()).split())[:254] if isinstance(value, str) else ""
-    )
-
-
-def _mail(text: str) -> str:
-    try:
-        validate_email(text)
-    except ValidationError:
-        return ""
-    return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -28,10 +29,12 @@ from portal.audit import sign_ins
 from portal.catalog.first_start import is_set_up
 from portal.common.addresses import client_address
 from portal.common.clock import db_now
+from portal.common.errors import BerthError, Forbidden
 from portal.common.zones import LONGEST_NAME
 from portal.leases.seats import claim_at_sign_in
 from portal.second_factor.services import has_factor, is_required
-from portal.sso.providers import active_providers
+from portal.sso.passwords import by_directory
+from portal.sso.providers import active_directories, active_providers
 from portal.teams.models import Membership, Role
 from portal.web.announcements import shown_announcements
 from portal.web.own_paths import own_path, remember_language
@@ -115,6 +118,12 @@ def _try(request: HttpRequest) -> HttpResponse:
         return too_many_tries(request, form, attempt)
     user = authenticate(request, **form.cleaned_data)
     if not isinstance(user, User):
+        try:
+            user = _of_directory(form, address, now)
+        except BerthError as error:
+            form.add_error(None, str(error.detail))
+            return _shown(request, form, status=error.status)
+    if not isinstance(user, User):
         sign_ins.sign_in_failed(name, address, now=now, why="refused")
         form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
         return _shown(request, form, status=422)
@@ -124,6 +133,19 @@ def _try(request: HttpRequest) -> HttpResponse:
         return ask_for_code(request, user, zone=zone, goal=goal)
     sign_ins.signed_in(user, attempt, address, now=now)
     return enter(request, user, zone=zone, goal=goal)
+
+
+def _of_directory(form: SignInForm, address: str, now: datetime) -> User | None:
+    """Return whom a directory lets in; raises what it refuses them by, which stands in the audit list then."""
+    name = form.cleaned_data["username"]
+    try:
+        found = by_directory(name, form.cleaned_data["password"], now=now)
+        if found is not None and found.admitted.refusal:
+            raise Forbidden(found.admitted.refusal)
+    except BerthError as error:
+        sign_ins.sign_in_failed(name, address, now=now, why=str(error.detail))
+        raise
+    return None if found is None else found.admitted.user
 
 
 def enter(request: HttpRequest, user: User, *, zone: str, goal: str) -> HttpResponse:
@@ -164,7 +186,7 @@ def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> Http
     people = demo_people() if settings.DEMO else []
     context = {"form": form, "people": people, "goal": goal_of(request), "is_demo": settings.DEMO}
     context["is_empty"] = not is_set_up()
-    context["providers"] = active_providers()
+    context["providers"], context["directories"] = active_providers(), active_directories()
     context["announcements"] = shown_announcements(request)
     return render(request, "web/sign_in.html", context, status=status)
 

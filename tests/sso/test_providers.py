@@ -30,7 +30,8 @@ def test_an_operator_sets_one_up_on_an_empty_page(
     operator = signed_in("operator")
     assert "No provider yet" in operator.get("/operations/single-sign-on/").content.decode()
     fields = {
-        "name": "The lab", "slug": "lab", "issuer": lab.issuer, "client_id": CLIENT, "secret": SECRET,
+        "name": "The lab", "slug": "lab", "protocol": "openid", "issuer": lab.issuer, "client_id": CLIENT,
+        "secret": SECRET,
         "groups_claim": "realm.roles", "admission": "groups", "is_active": "on",
         "rules": "researcher perception ml people\n\n approver vision cn=leads,ou=ml\n",
     }  # fmt: skip

@@ -16,7 +16,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.common.errors import BerthError, Invalid, NotFound
-from portal.sso.models import IdentityProvider, ProviderAdmission
+from portal.sso.models import IdentityProvider, ProviderAdmission, ProviderProtocol
 from portal.sso.providers import (
     ProviderSpec,
     RuleSpec,
@@ -44,18 +44,41 @@ class ProviderForm(forms.Form):
         40,
         gettext_lazy("Part of the address that the provider sends people back to."),
     )
+    protocol = forms.ChoiceField(
+        label=gettext_lazy("Protocol"),
+        choices=ProviderProtocol.choices,
+        widget=forms.Select({"class": "form-select"}),
+    )
     issuer = text_field(
-        gettext_lazy("Issuer"),
+        gettext_lazy("Issuer, or the directory's address"),
         300,
-        gettext_lazy("Such as https://sso.example.org/realms/lab."),
+        gettext_lazy("Such as https://sso.example.org/realms/lab, or ldaps://ldap.example.org."),
         inputmode="url",
     )
-    client_id = text_field(gettext_lazy("Client ID"), 200)
-    secret = password_field(gettext_lazy("Client secret"), "off")
+    client_id = text_field(
+        gettext_lazy("Client ID, or the DN that looks people up"),
+        200,
+        gettext_lazy("Of a directory such as cn=berth,ou=services,dc=example,dc=org."),
+    )
+    secret = password_field(gettext_lazy("Client secret, or the password of that DN"), "off")
+    base_dn = text_field(
+        gettext_lazy("People and groups are below"),
+        300,
+        gettext_lazy("Such as dc=example,dc=org."),
+        required=False,
+    )
+    user_filter = text_field(
+        gettext_lazy("Filter that finds a person"),
+        300,
+        gettext_lazy("With {name} for what was typed: (uid={name}), or (sAMAccountName={name})."),
+        required=False,
+    )
     groups_claim = text_field(
-        gettext_lazy("Claim with the groups"),
+        gettext_lazy("Claim or attribute with the groups"),
         100,
-        gettext_lazy("Such as groups, or realm_access.roles for one inside another."),
+        gettext_lazy(
+            "Such as groups, or realm_access.roles for one inside another; memberOf of a directory."
+        ),
     )
     admission = forms.ChoiceField(
         label=gettext_lazy("Who may come in"),
@@ -94,6 +117,13 @@ class ProviderForm(forms.Form):
             rules.append(RuleSpec(group, team, role))
         return rules
 
+    def clean(self) -> dict[str, Any]:
+        """Leave out what the protocol chosen has no use for."""
+        values = self.cleaned_data
+        if values.get("protocol") == ProviderProtocol.OPENID:
+            values["base_dn"] = values["user_filter"] = ""
+        return values
+
     def spec(self) -> ProviderSpec:
         """Return what was filled in."""
         values = {name: value for name, value in self.cleaned_data.items() if name != "slug"}
@@ -116,7 +146,10 @@ def page(request: HttpRequest) -> HttpResponse:
 def new(request: HttpRequest) -> HttpResponse:
     """Set up a provider."""
     require_operator(rights_of(request))
-    initial = {"groups_claim": "groups", "admission": ProviderAdmission.GROUPS, "is_active": True}
+    initial = {
+        "protocol": ProviderProtocol.OPENID, "groups_claim": "groups", "user_filter": "(uid={name})",
+        "admission": ProviderAdmission.GROUPS, "is_active": True,
+    }  # fmt: skip
     form = ProviderForm(request.POST or None, is_new=True, initial=initial)
     if request.method == "POST" and form.is_valid() and _stored(request, form, ""):
         return done(request, _("The provider is set up. Try it in another browser."), "web:single_sign_on")

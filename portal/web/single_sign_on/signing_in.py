@@ -24,8 +24,9 @@ from portal.common.addresses import client_address
 from portal.common.errors import BerthError
 from portal.sso.models import IdentityProvider
 from portal.sso.openid import Flow, ProviderFault, authorization_url, discover, redeem
+from portal.sso.people import Person
 from portal.sso.providers import active_provider, client_at
-from portal.sso.signing_in import Person, admit, connect, disconnect, person_of
+from portal.sso.signing_in import admit, connect, disconnect, person_of
 from portal.web.access import done, person, refused
 from portal.web.auth import SignInForm, enter, goal_of, too_many_tries
 
