@@ -11,6 +11,7 @@ from fractions import Fraction
 from portal.billing.checklist import UNLIKE_EVENTS
 from portal.billing.conservation import capacity_faults
 from portal.billing.electricity import electricity_otherwise
+from portal.billing.energy import energy_kept_otherwise
 from portal.billing.line_labels import lines_labelled_otherwise
 from portal.billing.models import (
     BillingPeriod,
@@ -89,6 +90,11 @@ def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
             "electricity_is_its_energy",
             "Electricity on lines is the energy of the month's hours at their prices, within what devices may draw.",
             lambda: electricity_otherwise(period),
+        ),
+        (
+            "energy_sums_are_hours",
+            "Energy and carbon by month and day are what the hours of leases come to at their factors.",
+            lambda: energy_kept_otherwise(period),
         ),
         (
             "capacity_adds_up",

@@ -18,7 +18,7 @@ from django.utils.translation import pgettext_lazy
 
 from portal.billing.labels import NONE, read_labels
 from portal.billing.models import BillingPeriod
-from portal.billing.periods import day_starts, hold_books
+from portal.billing.periods import day_starts, hold_books, period_of
 from portal.common.months import Months
 from portal.common.sql import execute, fetch, in_sql
 from portal.leases.models import Lease
@@ -98,32 +98,72 @@ SELECT {_SUMS} FROM billing_leaseenergy e JOIN ({_FACTORS.format(hours="lease_id
  USING (site, begins) WHERE e.lease_id = %(lease)s
 """  # noqa: S608 (our own words)
 _HOURS = "begins >= %(since)s::timestamptz AND begins < %(until)s::timestamptz"
-# Leases of a month, or of its days, with what they held and what is known of it.
-_OF_MONTH = f"""
-WITH used AS MATERIALIZED (
-  SELECT e.lease_id, width_bucket(e.begins, %(begins)s::timestamptz[]) AS n, {_SUMS}
-    FROM billing_leaseenergy e JOIN ({_FACTORS.format(hours=_HOURS)}) AS factor USING (site, begins)
-   WHERE {_HOURS} GROUP BY 1, 2),
-known (lease_id, n, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor) AS (SELECT * FROM used),
-s AS (SELECT * FROM unnest(%(days)s::text[], %(begins)s::timestamptz[], %(ends)s::timestamptz[])
-  WITH ORDINALITY AS s (day, begins, ends, n)),
--- What was held and what is known of it one below the other: each finds its leases by their key, never each other's.
+# A month by its sums of hours, and the device-seconds that were held by those of usage. A lease that is not metered yet
+# counts by itself, less what usage has of it already. Words in braces are for who writes the statement.
+_OF_MONTH = """
+WITH s AS (SELECT * FROM unnest(%(days)s::date[], %(begins)s::timestamptz[], %(ends)s::timestamptz[]) AS s (day, begins,
+  ends)),
+running AS MATERIALIZED (
+  SELECT l.id, l.team_id, l.user_id, l.flavor_id, l.count, l.activated_at AS since,
+         coalesce(l.ended_at, %(now)s) AS until
+    FROM leases_lease l WHERE NOT l.is_metered AND l.team_id = ANY(%(teams)s) AND l.activated_at < %(now)s),
 part AS (
-  SELECT l.id AS lease_id, s.day, l.count * extract(epoch FROM
-           least(coalesce(l.ended_at, %(now)s), s.ends) - greatest(l.activated_at, s.begins)) AS held,
-         0 AS measured_s, 0 AS measured_mj, 0 AS estimated_s, 0 AS estimated_mj, NULL::numeric AS mg, 0 AS no_factor
-    FROM leases_lease l JOIN s ON l.activated_at < s.ends AND coalesce(l.ended_at, %(now)s) > s.begins
-   WHERE l.team_id = ANY(%(teams)s) AND l.activated_at IS NOT NULL AND l.not_after > %(since)s
+  SELECT t.team_id, t.user_id, t.flavor_id, {day}, 0 AS devices_s, 0 AS share_milli_s, x.measured_s, x.measured_mj,
+         x.estimated_s, x.estimated_mj, x.factored, x.carbon, x.no_factor_mj
+    FROM billing_energytotal t {energy} WHERE t.period_id = %(period)s AND t.team_id = ANY(%(teams)s)
   UNION ALL
-  SELECT k.lease_id, s.day, 0, k.measured_s, k.measured_mj, k.estimated_s, k.estimated_mj, k.mg, k.no_factor
-    FROM known k JOIN s USING (n))
-SELECT {{key}} AS key, max({{name}}), sum(s.held), sum(s.measured_s), sum(s.measured_mj), sum(s.estimated_s),
-       sum(s.estimated_mj), sum(s.mg), sum(s.no_factor)
-  FROM part s JOIN leases_lease l ON l.id = s.lease_id JOIN catalog_flavor f ON f.id = l.flavor_id
-  JOIN fleet_devicemodel m ON m.id = f.device_model_id JOIN teams_team t ON t.id = l.team_id
-  JOIN accounts_user u ON u.id = l.user_id
- WHERE l.team_id = ANY(%(teams)s) AND %(person)s IN ('', u.username)
- GROUP BY 1
+  SELECT t.team_id, t.user_id, t.flavor_id, {day}, 0, x.share_milli_seconds, 0, 0, 0, 0, 0, 0, 0
+    FROM billing_usagetotal t {usage} WHERE coalesce(t.late_for_id, t.period_id) = %(period)s
+     AND %(period)s IN (t.period_id, t.late_for_id) AND t.team_id = ANY(%(teams)s)
+  UNION ALL
+  SELECT r.team_id, r.user_id, r.flavor_id, s.day, r.count * extract(epoch FROM least(r.until, s.ends)
+         - greatest(r.since, s.begins)), 0, 0, 0, 0, 0, 0, 0, 0
+    FROM running r JOIN s ON r.since < s.ends AND r.until > s.begins
+  UNION ALL
+  SELECT r.team_id, r.user_id, r.flavor_id, s.day, 0, -u.share_milli * extract(epoch FROM least(upper(u.span), s.ends)
+         - greatest(lower(u.span), s.begins)), 0, 0, 0, 0, 0, 0, 0
+    FROM running r JOIN billing_usagerecord u ON u.lease_id = r.id JOIN s ON u.span && tstzrange(s.begins, s.ends)
+   WHERE coalesce(u.late_for_id, u.period_id) = %(period)s),
+summed AS (
+  SELECT {key} AS id, sum(part.devices_s + part.share_milli_s / nullif(f.share_milli, 0)::numeric) AS held,
+         sum(measured_s) AS measured_s, sum(measured_mj) AS measured_mj, sum(estimated_s) AS estimated_s,
+         sum(estimated_mj) AS estimated_mj, CASE WHEN sum(factored) > 0 THEN sum(carbon) / {milligrams} END AS mg,
+         sum(no_factor_mj) AS no_factor
+    FROM part JOIN catalog_flavor f ON f.id = part.flavor_id
+   WHERE %(person)s = '' OR part.user_id = (SELECT id FROM accounts_user WHERE username = %(person)s)
+   GROUP BY 1)
+SELECT {named}, held, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor FROM summed x {names}
+"""
+_KEPT_OTHERWISE = f"""
+WITH due AS (
+  SELECT l.team_id, l.user_id, l.flavor_id, width_bucket(e.begins, %(begins)s::timestamptz[]) AS n, count(*) AS hours,
+         sum(e.measured_s) AS measured_s, sum(e.measured_mj) AS measured_mj, sum(e.estimated_s) AS estimated_s,
+         sum(e.estimated_mj) AS estimated_mj, count(*) FILTER (WHERE NOT ({_NO_FACTOR})) AS factored,
+         coalesce(sum({_MJ}::numeric * factor.pue * factor.grid), 0) AS carbon,
+         coalesce(sum({_MJ}) FILTER (WHERE {_NO_FACTOR}), 0) AS no_factor_mj
+    FROM billing_leaseenergy e JOIN ({_FACTORS.format(hours=_HOURS)}) AS factor USING (site, begins)
+    JOIN leases_lease l ON l.id = e.lease_id WHERE {_HOURS} GROUP BY 1, 2, 3, 4),
+kept AS (
+  SELECT t.team_id, t.user_id, t.flavor_id, d.day - %(first)s::date + 1 AS n, d.hours, d.measured_s, d.measured_mj,
+         d.estimated_s, d.estimated_mj, d.factored, d.carbon, d.no_factor_mj
+    FROM billing_energytotal t JOIN billing_energyday d ON d.total_id = t.id WHERE t.period_id = %(period)s),
+days AS (
+  SELECT d.total_id, sum(d.hours) AS hours, sum(d.measured_s) AS measured_s, sum(d.measured_mj) AS measured_mj,
+         sum(d.estimated_s) AS estimated_s, sum(d.estimated_mj) AS estimated_mj, sum(d.factored) AS factored,
+         sum(d.carbon) AS carbon, sum(d.no_factor_mj) AS no_factor_mj
+    FROM billing_energyday d JOIN billing_energytotal t ON t.id = d.total_id WHERE t.period_id = %(period)s GROUP BY 1)
+SELECT 'day ' || n || ' of team ' || team_id || ', person ' || user_id || ', flavor ' || flavor_id
+  FROM due FULL JOIN kept USING (team_id, user_id, flavor_id, n)
+ WHERE due IS NULL OR kept IS NULL OR (due.hours, due.measured_s, due.measured_mj, due.estimated_s, due.estimated_mj,
+       due.factored, due.carbon, due.no_factor_mj) IS DISTINCT FROM (kept.hours, kept.measured_s, kept.measured_mj,
+       kept.estimated_s, kept.estimated_mj, kept.factored, kept.carbon, kept.no_factor_mj)
+UNION ALL
+SELECT 'month of team ' || t.team_id || ', person ' || t.user_id || ', flavor ' || t.flavor_id
+  FROM billing_energytotal t LEFT JOIN days d ON d.total_id = t.id
+ WHERE t.period_id = %(period)s AND (t.hours, t.measured_s, t.measured_mj, t.estimated_s, t.estimated_mj, t.factored,
+       t.carbon, t.no_factor_mj) IS DISTINCT FROM (d.hours, d.measured_s, d.measured_mj, d.estimated_s, d.estimated_mj,
+       d.factored, d.carbon, d.no_factor_mj)
+ ORDER BY 1
 """  # noqa: S608 (our own words)
 # The energy of an hour by usage record: each record of the lease has as much of it as it has of their seconds in that
 # hour. Adjustments of earlier months have none. Words in braces are for who writes the statement.
@@ -182,11 +222,20 @@ class EnergyBy(models.TextChoices):
     DAY = "day", pgettext_lazy("report", "Day")
 
 
+# By what rows are: what sums are grouped by, key and name of a row, and where these are from.
 _KEYS = {
-    EnergyBy.TEAM: ("t.slug", "t.name"),
-    EnergyBy.PERSON: ("u.username", "coalesce(nullif(u.display_name, ''), u.username)"),
-    EnergyBy.DEVICE_MODEL: ("m.name", "m.name"),
-    EnergyBy.DAY: ("s.day", "s.day"),
+    EnergyBy.TEAM: ("part.team_id", "n.slug, n.name", "JOIN teams_team n ON n.id = x.id"),
+    EnergyBy.PERSON: (
+        "part.user_id",
+        "n.username, coalesce(nullif(n.display_name, ''), n.username)",
+        "JOIN accounts_user n ON n.id = x.id",
+    ),
+    EnergyBy.DEVICE_MODEL: (
+        "f.device_model_id",
+        "n.name, n.name",
+        "JOIN fleet_devicemodel n ON n.id = x.id",
+    ),
+    EnergyBy.DAY: ("part.day", "x.id::text, x.id::text", ""),
 }
 
 
@@ -278,11 +327,16 @@ class RefusedCounter:
 
 @transaction.atomic
 def roll_up_energy(*, now: datetime) -> int:
-    """Make the hours that may still grow anew from their minutes; returns how many rows it wrote. Safe to repeat."""
+    """Make the hours that may still grow anew from their minutes; returns how many rows it wrote. Safe to repeat.
+
+    Triggers add them to the sums of their months, which are opened before.
+    """
     since = (now - LATE).replace(minute=0, second=0, microsecond=0)
     if now.minute >= 15:  # the hour before is complete but for minutes that came late
         since = now.replace(minute=0, second=0, microsecond=0)
     month, _next = Months().bounds(now)
+    for at in (since, now):
+        period_of(at)
     hold_books()  # a close waits for the hours that are written here, and none are written into a month that it closed
     return execute(_ROLL_UP, {"now": now, "since": since, "month": month})
 
@@ -301,20 +355,29 @@ def energy_of_month(
 ) -> tuple[list[EnergyRow], EnergyFigures]:
     """Return what a month's leases of these teams used, by team, person, device model or day; and all together.
 
-    An hour that crosses the begin of a day counts on the day in which it begins.
+    By the sums that the database keeps, whatever number of hours there are. An hour that crosses the begin of a day
+    counts on the day in which it begins.
     """
+    starts, days = [period.starts_at, period.ends_at], [period.month]
+    energy = usage = "CROSS JOIN LATERAL (SELECT t.*) x"
+    day = "%(first)s::date AS day"
     if by == EnergyBy.DAY:
         starts = day_starts(period)
-        days = [f"{period.month.replace(day=n)}" for n in range(1, len(starts))]
-    else:
-        starts, days = [period.starts_at, period.ends_at], [""]
-    key, name = _KEYS[by]
+        days = [period.month.replace(day=n) for n in range(1, len(starts))]
+        energy, usage = (
+            f"JOIN billing_{table} x ON x.total_id = t.id" for table in ("energyday", "usageday")
+        )
+        day = "x.day"
+    key, named, names = _KEYS[by]
     given: dict[str, Any] = {
-        "now": min(now, period.ends_at), "since": period.starts_at, "until": period.ends_at,
-        "teams": [team.pk for team in teams], "days": days,
-        "begins": starts[:-1], "ends": starts[1:], "person": person,
+        "now": min(now, period.ends_at), "period": period.pk, "first": period.month,
+        "teams": [team.pk for team in teams], "days": days, "begins": starts[:-1], "ends": starts[1:],
+        "person": person,
     }  # fmt: skip
-    found = fetch(_OF_MONTH.format(key=key, name=name), given)
+    statement = _OF_MONTH.format(
+        key=key, named=named, names=names, energy=energy, usage=usage, day=day, milligrams=KWH_MJ * 1000
+    )
+    found = fetch(statement, given)
     rows = [EnergyRow(key, name, _figures(*values)) for key, name, *values in found]
     whole = EnergyFigures()
     for row in rows:
@@ -334,6 +397,15 @@ def energy_of_lines(period: BillingPeriod) -> dict[tuple[int, Labels], EnergyFig
         key = (total, NONE if label is None else known[label])
         found[key] = found.get(key, EnergyFigures()) + _figures(0, *sums)
     return found
+
+
+def energy_kept_otherwise(period: BillingPeriod) -> list[str]:
+    """Return the sums of a month that are not what its hours of energy come to by day and by factor."""
+    given = {
+        "period": period.pk, "first": period.month, "begins": day_starts(period)[:-1], "since": period.starts_at,
+        "until": period.ends_at,
+    }  # fmt: skip
+    return [str(what) for (what,) in fetch(_KEPT_OTHERWISE, given)]
 
 
 def refused_counters(*, since: datetime) -> list[RefusedCounter]:

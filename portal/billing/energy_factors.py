@@ -18,6 +18,7 @@ from portal.billing.periods import lock_books
 from portal.common.clock import db_now
 from portal.common.csv_rows import read_rows, unusable
 from portal.common.errors import Conflict, Invalid, NotFound
+from portal.common.sql import execute
 from portal.fleet.models import Node
 
 # In thousandths. Coal stays below 1.5 kg per kWh; a PUE below one would make energy.
@@ -27,6 +28,7 @@ BOUNDS = {
     EnergyFactorKind.PRICE: (0, 10_000_000),
 }
 JUST_NOW = timedelta(minutes=1)
+PATIENCE = "2min"  # a factor of time gone by weighs the hours of its months anew, which may be many
 CSV_COLUMNS = ("kind", "site", "from", "until", "value", "source")
 MOST_ROWS, MOST_NAMED = 20_000, 20
 
@@ -67,6 +69,7 @@ def add_factor(
     and Conflict where another covers that time.
     """
     lock_books()
+    execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
     now = db_now()
     begin = now if starts_at is None else starts_at
     spec = FactorSpec(kind, site.strip(), value, source.strip(), begin, ends_at)
@@ -124,6 +127,7 @@ def import_factors(text: str, *, actor: User | None, is_trial: bool = False) -> 
     prices of a site leave no gap in it.
     """
     lock_books()
+    execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
     now = db_now()
     specs = _read(text, closed=_closed_until(), now=now)
     taken = list(EnergyFactor.objects.values_list("kind", "site", "valid"))

@@ -49,6 +49,59 @@ class LeaseEnergy(models.Model):
         return f"{self.lease_id} {self.begins}"
 
 
+class EnergySums(models.Model):
+    """Hours of energy added up: how many, seconds and thousandths of a joule as in them, and what makes carbon.
+
+    ``carbon`` is of the ``factored`` hours, for which grid and PUE are known: thousandths of a joule x thousandths of
+    the PUE x milligrams per kWh. ``no_factor_mj`` is the energy of the others. Triggers alone write it.
+    """
+
+    hours = models.PositiveIntegerField()
+    measured_s = models.PositiveBigIntegerField()
+    measured_mj = models.PositiveBigIntegerField()
+    estimated_s = models.PositiveBigIntegerField()
+    estimated_mj = models.PositiveBigIntegerField()
+    factored = models.PositiveIntegerField()
+    carbon = models.DecimalField(max_digits=40, decimal_places=0)
+    no_factor_mj = models.PositiveBigIntegerField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.hours} hours"
+
+
+class EnergyTotal(EnergySums):
+    """What the leases of a person in a team for one flavor used in a month: the sum of their hours."""
+
+    period = models.ForeignKey(
+        "billing.BillingPeriod", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    team = models.ForeignKey("teams.Team", on_delete=models.PROTECT, related_name="+", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    flavor = models.ForeignKey("catalog.Flavor", on_delete=models.PROTECT, related_name="+", db_index=False)
+
+    class Meta:
+        ordering = ["period", "team", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["period", "team", "user", "flavor"], name="energy_total_once")
+        ]
+
+
+class EnergyDay(EnergySums):
+    """The part of a total whose hours begin on one day of the month's zone; the days of a total add up to it."""
+
+    total = models.ForeignKey(EnergyTotal, on_delete=models.CASCADE, related_name="days", db_index=False)
+    day = models.DateField()
+
+    class Meta:
+        ordering = ["day"]
+        constraints = [models.UniqueConstraint(fields=["total", "day"], name="energy_day_once")]
+
+
 class EnergyFactorKind(models.TextChoices):
     """What a factor says: grams of CO2 equivalent per kWh, energy of the building per energy of the devices, a price.
 

@@ -36,6 +36,7 @@ SELECT max(p.month) FROM billing_billingperiod p
     OR EXISTS (SELECT FROM billing_invoice i WHERE i.period_id = p.id)
     OR EXISTS (SELECT FROM billing_invoicenote n WHERE n.period_id = p.id)
     OR EXISTS (SELECT FROM billing_financeimport f WHERE f.period_id = p.id)
+    OR EXISTS (SELECT FROM billing_energytotal e WHERE e.period_id = p.id)
 """
 
 

@@ -64,7 +64,7 @@ def test_honest_books_are_proved_and_the_command_says_so(world: World) -> None:
 
     found = json.loads(out.getvalue())
     assert (found["is_right"], found["state"]) == (True, "closed")
-    assert len(found["checks"]) == 9
+    assert len(found["checks"]) == 10
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)

@@ -93,6 +93,7 @@ def month_priced(pue: int | None = 1500) -> None:
 
 def hour(lease: Lease, *, measured: int = 0, estimated: int = 0, at: datetime = AT) -> LeaseEnergy:
     """Write what an hour of a lease used, in watt-hours."""
+    period_of(at)
     return LeaseEnergy.objects.create(
         lease=lease, begins=at, measured_s=3600 if measured else 0, measured_mj=measured * 3_600_000,
         estimated_s=3600 if estimated else 0, estimated_mj=estimated * 3_600_000,

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from portal.billing.models import EnergyFactor, LeaseEnergy
+from portal.billing.periods import period_of
 from portal.telemetry.models import MinuteRollup
 from tests.portal.builders import World
 
 
 def used(world: World) -> str:
     lease = world.ended("bob", seconds=60, at=world.now - timedelta(seconds=90))
+    period_of(world.now)
     LeaseEnergy.objects.create(
         lease=lease, begins=lease.activated_at.replace(minute=0, second=0, microsecond=0),
         measured_s=0, measured_mj=0, estimated_s=60, estimated_mj=3_600_000_000,

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from portal.billing.models import EnergyFactor, LeaseEnergy
+from portal.billing.periods import period_of
 from portal.telemetry.models import MinuteRollup
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
@@ -16,6 +17,7 @@ FACTORS = "/finance/energy-factors/"
 
 def used(world: World, *, measured_mj: int = 0, estimated_mj: int = 0) -> str:
     lease = world.ended("bob", seconds=60, at=world.now - timedelta(seconds=90))
+    period_of(world.now)
     LeaseEnergy.objects.create(
         lease=lease, begins=lease.activated_at.replace(minute=0, second=0, microsecond=0),
         measured_s=60 * bool(measured_mj), measured_mj=measured_mj,

@@ -114,11 +114,14 @@ def _past(cursor: Any, leases: int, now: datetime) -> None:
         cursor.execute(_clone(table, f"JOIN past t ON {pattern}", new), known)
     cursor.execute("ANALYZE")
     cursor.execute(_QUOTAS)
-    for statement in (_EVENTS, _REQUEST_EVENTS, _PERIODS, _USAGE, _HOURS, _FORECASTS, _AUDIT, _NEWS):
+    for statement in (
+        _EVENTS, _REQUEST_EVENTS, _PERIODS, _USAGE, _HOURS, _FACTORS, _ENERGY, _FORECASTS, _AUDIT, _NEWS,
+    ):  # fmt: skip
         cursor.execute(statement, known)
     kept = importlib.import_module("portal.billing.migrations.0006_totals_kept")
     # The line of an invoice, which that migration took from the records, stands on the totals only by now.
     cursor.execute(kept.FILL.replace("max(c.line_id)", "NULL::bigint"))
+    cursor.execute(importlib.import_module("portal.billing.migrations.0029_energy_sums").FILL)
     bob = Membership.objects.get(user__username="bob")
     Membership.objects.bulk_create(
         [
@@ -233,6 +236,26 @@ SELECT l.id, hour, 60, 20 + l.id %% 70 FROM leases_lease l
 CROSS JOIN generate_series(date_trunc('hour', greatest(l.starts_at, %(measured)s), 'UTC'),
   least(coalesce(l.ended_at, %(now)s), %(now)s), interval '1 hour') hour
 WHERE coalesce(l.ended_at, %(now)s) > %(measured)s
+"""
+# Carbon, PUE and a price of electricity in all of that time; energy of the running month and the one before it.
+_FACTORS = """
+INSERT INTO billing_energyfactor (kind, site, value_milli, source, valid, created_at)
+SELECT kind, '', value, 'bench', tstzrange(%(begin)s - interval '40 days', NULL), %(now)s
+FROM (VALUES ('carbon', 380000), ('pue', 1280), ('price', 250500)) f (kind, value)
+"""
+_ENERGY = """
+INSERT INTO billing_leaseenergy (lease_id, begins, site, measured_s, measured_mj, estimated_s, estimated_mj)
+SELECT l.id, hour, '', s.whole, s.whole * 1000::bigint * (300 + l.id %% 300), s.part,
+  s.part * (300 + l.id %% 300) * l.share_milli::bigint
+FROM leases_lease l
+CROSS JOIN generate_series(date_trunc('hour', l.activated_at, 'UTC'),
+  least(coalesce(l.ended_at, %(now)s), %(now)s) - interval '1 second', interval '1 hour') hour
+CROSS JOIN LATERAL (SELECT extract(epoch FROM least(coalesce(l.ended_at, %(now)s), hour + interval '1 hour')
+  - greatest(l.activated_at, hour))::int AS seconds) n
+CROSS JOIN LATERAL (SELECT CASE WHEN l.share_milli >= 1000 THEN n.seconds ELSE 0 END AS whole,
+  CASE WHEN l.share_milli < 1000 THEN n.seconds ELSE 0 END AS part) s
+WHERE l.activated_at >= date_trunc('month', %(now)s::timestamptz - interval '1 month', 'UTC') AND n.seconds > 0
+ORDER BY hour, l.id
 """
 _FORECASTS = """
 INSERT INTO leases_startforecast (request_id, queued_at, made_at, p50_at, p90_at, raw_s, started_at)

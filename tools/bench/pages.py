@@ -52,6 +52,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "finance": (
         "/", "/invoices/", "/invoices/?month={past_month}", "/reports/", "/reports/?month={past_month}",
         "/reports/?by=person", "/reports/?by=person&month={past_month}", "/reports/?by=cost_centre",
+        "/reports/energy/", "/reports/energy/?month={past_month}",
         "/invoices/bench/{month}/", "/invoices/team-1/{month}/lines/{key}/", "/finance/months/",
         "/finance/months/{past_month}/", "/finance/months/{past_month}/rehearsal/", "/finance/prices/",
         "/finance/capacity/", "/finance/months/{past_month}/capacity/", "/finance/notes/", "/finance/refunds/",
@@ -92,7 +93,9 @@ LISTS: dict[str, tuple[str, ...]] = {
         "/devices/", "/map/", "/availability/", "/invoices/", "/utilisation/", "/forecasts/calibration/",
         "/teams/bench/spend/", "/teams/bench/spend/days/", "/teams/bench/members/",
     ),
-    "finance": ("/reports/{month}/", "/reports/{past_month}/"),
+    "finance": (
+        "/reports/{month}/", "/reports/{past_month}/", "/reports/{month}/energy/", "/reports/{past_month}/energy/",
+    ),
 }  # fmt: skip
 
 
