@@ -13,7 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.billing.electricity import electricity_by_team
@@ -227,7 +227,10 @@ def _row(factor: EnergyFactor, unit_of_books: str, now: datetime) -> FactorRow:
     what, unit = {
         EnergyFactorKind.CARBON: (_("Grid"), _("g CO₂e/kWh")),
         EnergyFactorKind.PUE: (_("PUE"), ""),
-        EnergyFactorKind.PRICE: (_("Electricity"), _("%(currency)s/MWh") % {"currency": unit_of_books}),
+        EnergyFactorKind.PRICE: (
+            pgettext("price of energy", "Electricity"),
+            _("%(currency)s/MWh") % {"currency": unit_of_books},
+        ),
     }[EnergyFactorKind(factor.kind)]
     return FactorRow(
         key=factor.pk,

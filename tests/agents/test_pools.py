@@ -135,7 +135,10 @@ def test_lease_in_kubernetes_is_entered_by_its_job(pool: Pool, signed_in: Signed
     way = way_in([Placement.objects.get(lease=lease)])
     line = f"kubectl -n berth-vision exec -it job/berth-{lease.uid}-g1 -- sh"
     assert commands_of(lease, way) == [line]
-    assert line in signed_in("bob").get(f"/leases/{lease.uid}/").content.decode()
+    page = signed_in("bob").get(f"/leases/{lease.uid}/").content.decode()
+    assert line in page
+    assert "Type this where kubectl reaches the cluster." in page
+    assert "login host" not in page
 
 
 def test_job_that_waited_too_long_costs_nothing_and_its_request_queues_again(pool: Pool) -> None:

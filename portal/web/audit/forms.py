@@ -19,7 +19,9 @@ _SANE = MaxValueValidator(date(9000, 1, 1))  # a day later must still be a date
 class AuditFilter(forms.Form):
     """Which audit entries to list; every field narrows."""
 
-    actor = forms.CharField(label=_("Who"), required=False, max_length=150, widget=forms.TextInput(_TEXT))
+    actor = forms.CharField(
+        label=pgettext_lazy("audit", "Who"), required=False, max_length=150, widget=forms.TextInput(_TEXT)
+    )
     action = forms.CharField(
         label=pgettext_lazy("audit", "What"), required=False, max_length=60, widget=forms.TextInput(_TEXT)
     )
