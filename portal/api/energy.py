@@ -96,7 +96,7 @@ class LeaseEnergyView(Endpoint):
         lease = visible_lease(self.rights, uid)
         rows = electricity_of_lease(lease)
         charged = rows and _electricity_row(
-            sum(row.energy_mj for row in rows), int(sum(row.exact for row in rows))
+            sum(row.energy_mj for row in rows), int(sum(row.exact for row in rows)), currency()
         )
         return Response(
             energy_row(energy_of_lease(lease, now=timezone.now())) | {"electricity": charged or None}
@@ -123,15 +123,16 @@ class MonthEnergy(Endpoint):
             raise Invalid(
                 fields={"by": _("Choose one of: %(names)s.") % {"names": ", ".join(EnergyBy.values)}}
             )
+        now = timezone.now()
         period, teams = named(month), teams_of_report(self.rights, request.query_params.get("team", ""))
         person = request.query_params.get("person", "")[:150]
-        rows, whole = energy_of_month(period, teams, by=EnergyBy(by), person=person, now=timezone.now())
+        rows, whole = energy_of_month(period, teams, by=EnergyBy(by), person=person, now=now)
         listed = [{"key": row.key, "name": row.name, **energy_row(row.figures)} for row in rows]
-        charged = electricity_by_team(period)
+        charged, unit = electricity_by_team(period, now=now), currency()
         electricity = [
-            {"team": team.slug, "name": team.name, **_electricity_row(*charged[team.pk])}
+            {"team": team.slug, "name": team.name, **_electricity_row(*charged.by_team[team.pk], unit)}
             for team in teams
-            if team.pk in charged
+            if team.pk in charged.by_team
         ]
         return Response(
             {
@@ -140,6 +141,7 @@ class MonthEnergy(Endpoint):
                 "rows": listed,
                 "total": energy_row(whole),
                 "electricity": electricity,
+                "electricity_counted_at": instant(charged.counted_at),
             }
         )
 
@@ -226,8 +228,8 @@ class RefusedCounters(Endpoint):
         return Response({"next": None, "results": rows})
 
 
-def _electricity_row(mj: int, micro: int) -> Row:
-    return {"kwh": round(mj / KWH_MJ, 6), "amount": money(micro, currency())}
+def _electricity_row(mj: int, micro: int, unit: str) -> Row:
+    return {"kwh": round(mj / KWH_MJ, 6), "amount": money(micro, unit)}
 
 
 def factor_row(factor: EnergyFactor) -> Row:

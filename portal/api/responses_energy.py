@@ -66,6 +66,9 @@ class MonthEnergyAnswer(ResponseShape):
     electricity = TeamElectricityAnswer(
         many=True, help_text="What teams in sight are charged for electricity so far; empty: nothing."
     )
+    electricity_counted_at = s.DateTimeField(
+        allow_null=True, help_text="When it was last counted; null: it is on the books, or there is none."
+    )
 
 
 class EnergyFactorAnswer(ResponseShape):

@@ -65,10 +65,11 @@ class CloseItem:
     is_met_by_closing: bool = False
 
 
-def close_items(period: BillingPeriod, *, now: datetime) -> list[CloseItem]:
+def close_items(period: BillingPeriod, *, now: datetime, is_closing: bool = False) -> list[CloseItem]:
     """Return what must hold before the month is closed, and what else finance looks at. Read-only.
 
-    Inside a close, with the books locked, the answer cannot change any more; elsewhere it is as of now.
+    Inside a close (``is_closing``), with the books locked, the answer cannot change any more, and electricity is
+    counted anew; elsewhere it is as of now.
     """
     return [
         _over(period, now),
@@ -76,7 +77,7 @@ def close_items(period: BillingPeriod, *, now: datetime) -> list[CloseItem]:
         _settled(period, now),
         _priced(period, now),
         _metered(period, now),
-        _electricity(period, now),
+        _electricity(period, now, is_closing=is_closing),
         _sound(),
         _usage(period),
         _crossing(period),
@@ -169,7 +170,7 @@ def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
     return _named("metered", names, met, text, is_met_by_closing=True)
 
 
-def _electricity(period: BillingPeriod, now: datetime) -> CloseItem:
+def _electricity(period: BillingPeriod, now: datetime, *, is_closing: bool) -> CloseItem:
     if not charges_electricity(period.starts_at, period.ends_at):
         return CloseItem(
             "electricity", True, True, 0, _("No price of electricity is in force: none is charged.")
@@ -179,7 +180,7 @@ def _electricity(period: BillingPeriod, now: datetime) -> CloseItem:
             "at": f"{complete_at(period).astimezone(UTC):%Y-%m-%d %H:%M}"
         }
         return CloseItem("electricity", False, True, 0, text)
-    if is_posted(period):
+    if is_posted(period, counts_anew=is_closing):
         return CloseItem("electricity", True, True, 0, _("Electricity is on the books as it was measured."))
     text = _("Electricity is not on the books as it was measured: closing puts it there.")
     return CloseItem("electricity", False, True, 0, text, is_met_by_closing=True)

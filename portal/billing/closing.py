@@ -66,7 +66,7 @@ def _close(period_id: int, actor: User | None, seen: str, now: datetime) -> list
     execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
     if period.ends_at > now:
         raise Conflict(_("This month is not over yet. Close it after its last second."), unmet="over")
-    unmet = [item for item in close_items(period, now=now) if item.must and not item.is_met]
+    unmet = [item for item in close_items(period, now=now, is_closing=True) if item.must and not item.is_met]
     if unmet:
         said = " ".join(item.sentence for item in unmet)
         raise Conflict(

@@ -25,6 +25,7 @@ from portal.billing.external_usage import reverse_rows
 from portal.billing.imports import hold_month
 from portal.billing.models import (
     BillingPeriod,
+    ElectricityCount,
     EnergyFactor,
     EnergyFactorKind,
     ExternalUsage,
@@ -83,6 +84,16 @@ _DRAWN = """
 SELECT sum(e.measured_mj + e.estimated_mj), sum(e.measured_s + e.estimated_s)
   FROM billing_leaseenergy e JOIN leases_lease l ON l.id = e.lease_id
  WHERE e.begins >= %s AND e.begins < %s AND l.flavor_id = %s
+"""
+
+# What a month's electricity is made of, as far as its sums tell: one row of one text.
+_SOURCE = """
+SELECT concat_ws('/',
+  (SELECT md5(string_agg(t::text, ' ' ORDER BY t.id)) FROM billing_energytotal t WHERE t.period_id = %(period)s),
+  (SELECT md5(string_agg(concat_ws(' ', t.id, t.records, t.share_milli_seconds, t.seconds), ' ' ORDER BY t.id))
+     FROM billing_usagetotal t WHERE t.period_id = %(period)s AND t.late_for_id IS NULL),
+  (SELECT md5(string_agg(f::text, ' ' ORDER BY f.id)) FROM billing_energyfactor f
+    WHERE f.kind IN ('price', 'pue') AND f.valid && tstzrange(%(since)s, %(until)s)))
 """
 
 _Line = tuple[int, int | None, int | None, str]  # team, person, label, basis
@@ -146,19 +157,44 @@ def electricity_of_lease(lease: Lease) -> list[ElectricityRow]:
     return _rows(_OF_LEASE, {"lease": lease.pk, "until": "infinity", **_limits()})
 
 
-def electricity_by_team(period: BillingPeriod) -> dict[int, tuple[int, int]]:
-    """Return by team the energy of a month that is charged, in thousandths of a joule, and what it comes to.
+@dataclass(frozen=True, slots=True)
+class TeamElectricity:
+    """By team the energy of a month that is charged, in thousandths of a joule, and what it comes to in micro-units.
 
-    As it is on the books where it was put there, else as far as it is known.
+    ``counted_at`` is when it was counted, None where it is on the books.
+    """
+
+    by_team: dict[int, tuple[int, int]]
+    counted_at: datetime | None
+
+
+def electricity_by_team(period: BillingPeriod, *, now: datetime) -> TeamElectricity:
+    """Return what teams pay for a month's electricity: as it is on the books, else as it was last counted.
+
+    Counted here only where the worker has not come by yet.
     """
     book = posted(period)
-    rows: Iterable[ElectricityRow | ExternalUsage] = (
-        electricity_of_month(period) if book is None else ExternalUsage.objects.filter(book=book)
-    )
+    if book is not None:
+        rows = ExternalUsage.objects.filter(book=book).values_list("team_id", "energy_mj", "amount_micro")
+        return TeamElectricity(_by_team(rows), None)
+    if period.state == PeriodState.CLOSED or not charges_electricity(period.starts_at, period.ends_at):
+        return TeamElectricity({}, None)
+    counted = ElectricityCount.objects.filter(period=period).first()
+    if counted is not None:
+        found = {int(team): (mj, micro) for team, (mj, micro) in counted.by_team.items()}
+        return TeamElectricity(found, counted.counted_at)
+    return TeamElectricity(_by_team(map(_charge_of, electricity_of_month(period))), now)
+
+
+def _charge_of(row: ElectricityRow) -> tuple[int, int, int]:
+    return row.team_id, row.energy_mj, row.amount_micro
+
+
+def _by_team(rows: Iterable[tuple[int, int | None, int]]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
-    for row in rows:
-        mj, micro = found.get(row.team_id, (0, 0))
-        found[row.team_id] = (mj + (row.energy_mj or 0), micro + row.amount_micro)
+    for team, energy_mj, amount_micro in rows:
+        mj, micro = found.get(team, (0, 0))
+        found[team] = (mj + (energy_mj or 0), micro + amount_micro)
     return found
 
 
@@ -194,21 +230,59 @@ def posted(period: BillingPeriod) -> FinanceImport | None:
     return FinanceImport.objects.filter(kind=ImportKind.ENERGY, period=period, is_live=True).first()
 
 
-def is_posted(period: BillingPeriod) -> bool:
-    """Say whether a month's electricity is on the books as its energy record says, none where there is none."""
-    book, rows = posted(period), electricity_of_month(period)
-    return (book.digest if book else None) == (_digest(period, rows) if rows else None)
+def is_posted(period: BillingPeriod, *, counts_anew: bool = False) -> bool:
+    """Say whether a month's electricity is on the books as its energy record says, none where there is none.
+
+    By the last count where it was made of what there is now, as far as sums tell; ``counts_anew`` looks at each hour.
+    """
+    book, counted = posted(period), None if counts_anew else _counted(period)
+    digest = _digest(period, electricity_of_month(period)) if counted is None else counted.digest
+    return (book.digest if book else "") == digest
+
+
+def _counted(period: BillingPeriod) -> ElectricityCount | None:
+    """Return the last count of a month where it was made of what there is now."""
+    counted = ElectricityCount.objects.filter(period=period).first()
+    return counted if counted is not None and counted.source == _source(period) else None
+
+
+def _source(period: BillingPeriod) -> str:
+    given = {"period": period.pk, "since": period.starts_at, "until": period.ends_at}
+    return hashlib.sha256(f"{fetch(_SOURCE, given)} {sorted(_limits().items())}".encode()).hexdigest()
+
+
+def count_electricity(period: BillingPeriod, *, now: datetime) -> list[ElectricityRow]:
+    """Work out a month's electricity, keep what it comes to for pages, and return its lines. Safe to repeat."""
+    source = _source(period)  # before the hours: what is written meanwhile is counted next time
+    rows = electricity_of_month(period)
+    ElectricityCount.objects.update_or_create(
+        period=period,
+        defaults={
+            "counted_at": now, "digest": _digest(period, rows), "source": source,
+            "by_team": _by_team(map(_charge_of, rows)),
+        },
+    )  # fmt: skip
+    return rows
 
 
 def post_due_electricity(*, now: datetime) -> int:
     """Put the electricity of open months that are over on the books, and again, once an hour, where it has changed.
 
-    Returns how many months it wrote. Safe to repeat and to run in parallel.
+    Months whose hours are still coming in are counted every ten minutes. Returns how many months it wrote on the
+    books. Safe to repeat and to run in parallel.
     """
-    over = BillingPeriod.objects.filter(state=PeriodState.OPEN, ends_at__lte=now - LATE).order_by("starts_at")
-    return sum(
-        post_electricity(period, now=now) for period in over if now.minute == 20 or posted(period) is None
-    )
+    written = 0
+    for period in BillingPeriod.objects.filter(state=PeriodState.OPEN, starts_at__lte=now).order_by(
+        "starts_at"
+    ):
+        if complete_at(period) <= now:
+            if now.minute == 20 or _counted(period) is None or not is_posted(period):
+                written += post_electricity(period, now=now)
+        elif charges_electricity(period.starts_at, period.ends_at) and (
+            now.minute % 10 == 0 or not ElectricityCount.objects.filter(period=period).exists()
+        ):
+            count_electricity(period, now=now)
+    return written
 
 
 @transaction.atomic
@@ -221,9 +295,9 @@ def post_electricity(period: BillingPeriod, *, now: datetime) -> bool:
         return False
     execute("SELECT pg_advisory_xact_lock(%s)", [_POSTING_LOCK])
     period = hold_month(period.month)
-    rows, book = electricity_of_month(period), posted(period)
+    rows, book = count_electricity(period, now=now), posted(period)
     digest = _digest(period, rows)
-    if (book.digest if book else None) == (digest if rows else None):
+    if (book.digest if book else "") == digest:
         return False
     if book is not None:
         reverse_rows(book, made_by=None, now=now)
@@ -257,6 +331,9 @@ def _said(row: ElectricityRow) -> str:
 
 
 def _digest(period: BillingPeriod, rows: Sequence[ElectricityRow]) -> str:
+    """Return a digest of lines and what they come to, "" for none."""
+    if not rows:
+        return ""
     said = [
         (row.team_id, row.user_id, row.label_id, row.basis, row.energy_mj, str(row.exact), row.amount_micro)
         for row in rows

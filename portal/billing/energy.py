@@ -99,41 +99,46 @@ SELECT {_SUMS} FROM billing_leaseenergy e JOIN ({_FACTORS.format(hours="lease_id
 """  # noqa: S608 (our own words)
 _HOURS = "begins >= %(since)s::timestamptz AND begins < %(until)s::timestamptz"
 # A month by its sums of hours, and the device-seconds that were held by those of usage. A lease that is not metered yet
-# counts by itself, less what usage has of it already. Words in braces are for who writes the statement.
-_OF_MONTH = """
+# counts by itself, less what usage has of it already. Each part is summed before they meet: a day has thousands of
+# rows. Words in braces are for who writes the statement.
+_OF_WHOM = """t.team_id = ANY(%(teams)s)
+     AND (%(person)s = '' OR t.user_id = (SELECT id FROM accounts_user WHERE username = %(person)s))"""
+_OF_MONTH = f"""
 WITH s AS (SELECT * FROM unnest(%(days)s::date[], %(begins)s::timestamptz[], %(ends)s::timestamptz[]) AS s (day, begins,
   ends)),
 running AS MATERIALIZED (
-  SELECT l.id, l.team_id, l.user_id, l.flavor_id, l.count, l.activated_at AS since,
-         coalesce(l.ended_at, %(now)s) AS until
-    FROM leases_lease l WHERE NOT l.is_metered AND l.team_id = ANY(%(teams)s) AND l.activated_at < %(now)s),
+  SELECT t.id, t.team_id, t.user_id, t.flavor_id, t.count, t.activated_at AS since,
+         coalesce(t.ended_at, %(now)s) AS until
+    FROM leases_lease t WHERE NOT t.is_metered AND t.activated_at < %(now)s AND {_OF_WHOM}),
 part AS (
-  SELECT t.team_id, t.user_id, t.flavor_id, {day}, 0 AS devices_s, 0 AS share_milli_s, x.measured_s, x.measured_mj,
-         x.estimated_s, x.estimated_mj, x.factored, x.carbon, x.no_factor_mj
-    FROM billing_energytotal t {energy} WHERE t.period_id = %(period)s AND t.team_id = ANY(%(teams)s)
+  SELECT {{key}} AS id, t.flavor_id, 0 AS devices_s, 0 AS share_milli_s, sum(x.measured_s) AS measured_s,
+         sum(x.measured_mj) AS measured_mj, sum(x.estimated_s) AS estimated_s, sum(x.estimated_mj) AS estimated_mj,
+         sum(x.factored) AS factored, sum(x.carbon) AS carbon, sum(x.no_factor_mj) AS no_factor_mj
+    FROM billing_energytotal t {{energy}} WHERE t.period_id = %(period)s AND {_OF_WHOM} GROUP BY 1, 2
   UNION ALL
-  SELECT t.team_id, t.user_id, t.flavor_id, {day}, 0, x.share_milli_seconds, 0, 0, 0, 0, 0, 0, 0
-    FROM billing_usagetotal t {usage} WHERE coalesce(t.late_for_id, t.period_id) = %(period)s
-     AND %(period)s IN (t.period_id, t.late_for_id) AND t.team_id = ANY(%(teams)s)
+  SELECT {{key}}, t.flavor_id, 0, sum(x.share_milli_seconds), 0, 0, 0, 0, 0, 0, 0
+    FROM billing_usagetotal t {{usage}} WHERE t.period_id = %(period)s AND t.late_for_id IS NULL AND {_OF_WHOM}
+   GROUP BY 1, 2
   UNION ALL
-  SELECT r.team_id, r.user_id, r.flavor_id, s.day, r.count * extract(epoch FROM least(r.until, s.ends)
-         - greatest(r.since, s.begins)), 0, 0, 0, 0, 0, 0, 0, 0
-    FROM running r JOIN s ON r.since < s.ends AND r.until > s.begins
+  SELECT {{key}}, t.flavor_id, 0, sum(x.share_milli_seconds), 0, 0, 0, 0, 0, 0, 0
+    FROM billing_usagetotal t {{usage}} WHERE t.late_for_id = %(period)s AND {_OF_WHOM} GROUP BY 1, 2
   UNION ALL
-  SELECT r.team_id, r.user_id, r.flavor_id, s.day, 0, -u.share_milli * extract(epoch FROM least(upper(u.span), s.ends)
-         - greatest(lower(u.span), s.begins)), 0, 0, 0, 0, 0, 0, 0
-    FROM running r JOIN billing_usagerecord u ON u.lease_id = r.id JOIN s ON u.span && tstzrange(s.begins, s.ends)
-   WHERE coalesce(u.late_for_id, u.period_id) = %(period)s),
+  SELECT {{key}}, t.flavor_id, sum(t.count * extract(epoch FROM least(t.until, x.ends) - greatest(t.since, x.begins))),
+         0, 0, 0, 0, 0, 0, 0, 0
+    FROM running t JOIN s x ON t.since < x.ends AND t.until > x.begins GROUP BY 1, 2
+  UNION ALL
+  SELECT {{key}}, t.flavor_id, 0, -sum(u.share_milli * extract(epoch FROM least(upper(u.span), x.ends)
+         - greatest(lower(u.span), x.begins))), 0, 0, 0, 0, 0, 0, 0
+    FROM running t JOIN billing_usagerecord u ON u.lease_id = t.id JOIN s x ON u.span && tstzrange(x.begins, x.ends)
+   WHERE coalesce(u.late_for_id, u.period_id) = %(period)s GROUP BY 1, 2),
 summed AS (
-  SELECT {key} AS id, sum(part.devices_s + part.share_milli_s / nullif(f.share_milli, 0)::numeric) AS held,
+  SELECT {{id}} AS id, sum(part.devices_s + part.share_milli_s / nullif(f.share_milli, 0)::numeric) AS held,
          sum(measured_s) AS measured_s, sum(measured_mj) AS measured_mj, sum(estimated_s) AS estimated_s,
-         sum(estimated_mj) AS estimated_mj, CASE WHEN sum(factored) > 0 THEN sum(carbon) / {milligrams} END AS mg,
-         sum(no_factor_mj) AS no_factor
-    FROM part JOIN catalog_flavor f ON f.id = part.flavor_id
-   WHERE %(person)s = '' OR part.user_id = (SELECT id FROM accounts_user WHERE username = %(person)s)
-   GROUP BY 1)
-SELECT {named}, held, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor FROM summed x {names}
-"""
+         sum(estimated_mj) AS estimated_mj,
+         CASE WHEN sum(factored) > 0 THEN sum(carbon) / {KWH_MJ * 1000} END AS mg, sum(no_factor_mj) AS no_factor
+    FROM part JOIN catalog_flavor f ON f.id = part.flavor_id GROUP BY 1)
+SELECT {{named}}, held, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor FROM summed x {{names}}
+"""  # noqa: S608 (our own words)
 _KEPT_OTHERWISE = f"""
 WITH due AS (
   SELECT l.team_id, l.user_id, l.flavor_id, width_bucket(e.begins, %(begins)s::timestamptz[]) AS n, count(*) AS hours,
@@ -222,20 +227,22 @@ class EnergyBy(models.TextChoices):
     DAY = "day", pgettext_lazy("report", "Day")
 
 
-# By what rows are: what sums are grouped by, key and name of a row, and where these are from.
+# By what rows are: what parts are summed by, and then all of them; key and name of a row, and where these are from.
 _KEYS = {
-    EnergyBy.TEAM: ("part.team_id", "n.slug, n.name", "JOIN teams_team n ON n.id = x.id"),
+    EnergyBy.TEAM: ("t.team_id", "part.id", "n.slug, n.name", "JOIN teams_team n ON n.id = x.id"),
     EnergyBy.PERSON: (
-        "part.user_id",
+        "t.user_id",
+        "part.id",
         "n.username, coalesce(nullif(n.display_name, ''), n.username)",
         "JOIN accounts_user n ON n.id = x.id",
     ),
     EnergyBy.DEVICE_MODEL: (
+        "0",
         "f.device_model_id",
         "n.name, n.name",
         "JOIN fleet_devicemodel n ON n.id = x.id",
     ),
-    EnergyBy.DAY: ("part.day", "x.id::text, x.id::text", ""),
+    EnergyBy.DAY: ("x.day", "part.id", "x.id::text, x.id::text", ""),
 }
 
 
@@ -360,23 +367,18 @@ def energy_of_month(
     """
     starts, days = [period.starts_at, period.ends_at], [period.month]
     energy = usage = "CROSS JOIN LATERAL (SELECT t.*) x"
-    day = "%(first)s::date AS day"
     if by == EnergyBy.DAY:
         starts = day_starts(period)
         days = [period.month.replace(day=n) for n in range(1, len(starts))]
         energy, usage = (
             f"JOIN billing_{table} x ON x.total_id = t.id" for table in ("energyday", "usageday")
         )
-        day = "x.day"
-    key, named, names = _KEYS[by]
+    key, one, named, names = _KEYS[by]
     given: dict[str, Any] = {
-        "now": min(now, period.ends_at), "period": period.pk, "first": period.month,
-        "teams": [team.pk for team in teams], "days": days, "begins": starts[:-1], "ends": starts[1:],
-        "person": person,
+        "now": min(now, period.ends_at), "period": period.pk, "teams": [team.pk for team in teams], "days": days,
+        "begins": starts[:-1], "ends": starts[1:], "person": person,
     }  # fmt: skip
-    statement = _OF_MONTH.format(
-        key=key, named=named, names=names, energy=energy, usage=usage, day=day, milligrams=KWH_MJ * 1000
-    )
+    statement = _OF_MONTH.format(key=key, id=one, named=named, names=names, energy=energy, usage=usage)
     found = fetch(statement, given)
     rows = [EnergyRow(key, name, _figures(*values)) for key, name, *values in found]
     whole = EnergyFigures()

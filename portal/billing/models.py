@@ -11,7 +11,14 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from portal.billing.models_energy import EnergyDay, EnergyFactor, EnergyFactorKind, EnergyTotal, LeaseEnergy
+from portal.billing.models_energy import (
+    ElectricityCount,
+    EnergyDay,
+    EnergyFactor,
+    EnergyFactorKind,
+    EnergyTotal,
+    LeaseEnergy,
+)
 from portal.billing.models_imports import ExternalUsage, FinanceImport, ImportKind, OpeningBalance
 from portal.billing.models_labels import UsageLabel
 from portal.billing.models_mailings import ReportMailing, ReportSending
@@ -23,10 +30,10 @@ from portal.leases.models import Lease
 from portal.teams.models import Team
 
 __all__ = [
-    "BillingPeriod", "EnergyDay", "EnergyFactor", "EnergyFactorKind", "EnergyTotal", "ExternalUsage", "FinanceImport",
-    "ImportKind", "Invoice", "InvoiceLine", "InvoiceNote", "LeaseEnergy", "MonthZone", "NoteState", "OpeningBalance",
-    "PeriodState", "RefundCause", "RefundRule", "ReportMailing", "ReportSending", "UsageDay", "UsageLabel",
-    "UsageRecord", "UsageTotal",
+    "BillingPeriod", "ElectricityCount", "EnergyDay", "EnergyFactor", "EnergyFactorKind", "EnergyTotal",
+    "ExternalUsage", "FinanceImport", "ImportKind", "Invoice", "InvoiceLine", "InvoiceNote", "LeaseEnergy",
+    "MonthZone", "NoteState", "OpeningBalance", "PeriodState", "RefundCause", "RefundRule", "ReportMailing",
+    "ReportSending", "UsageDay", "UsageLabel", "UsageRecord", "UsageTotal",
 ]  # fmt: skip
 
 

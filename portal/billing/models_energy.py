@@ -102,6 +102,28 @@ class EnergyDay(EnergySums):
         constraints = [models.UniqueConstraint(fields=["total", "day"], name="energy_day_once")]
 
 
+class ElectricityCount(models.Model):
+    """What a month's electricity came to when a step of the worker last counted it; pages read it.
+
+    ``by_team`` holds by id of the team thousandths of a joule and micro-units, ``digest`` is that of the lines, "" for
+    none, and ``source`` that of what they were counted from. It is no part of the books.
+    """
+
+    period = models.OneToOneField(
+        "billing.BillingPeriod", on_delete=models.CASCADE, related_name="+", primary_key=True
+    )
+    counted_at = models.DateTimeField()
+    digest = models.CharField(max_length=64, blank=True)
+    source = models.CharField(max_length=64)
+    by_team = models.JSONField()
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=~Q(source=""), name="electricity_count_says_of_what")]
+
+    def __str__(self) -> str:
+        return f"{self.period_id} at {self.counted_at}"
+
+
 class EnergyFactorKind(models.TextChoices):
     """What a factor says: grams of CO2 equivalent per kWh, energy of the building per energy of the devices, a price.
 

@@ -67,6 +67,8 @@ def month(
             for row in found["electricity"]
         ]
         output.table(("TEAM", "KWH CHARGED", "ELECTRICITY"), cells, empty="")
+        if counted := found.get("electricity_counted_at"):
+            output.out(f"Electricity was counted at {formatting.when(counted)}; it is not on the books yet.")
 
 
 @app.command("factors")

@@ -40,6 +40,7 @@ from portal.web.reports.forms import ReportFilter
 from portal.web.reports.page import teams_of_report
 
 MOST_SHOWN = 500
+MOST_ROWS = 100  # of a list of energy
 LOOK_BACK = timedelta(days=30)  # as long as minutes are kept
 
 
@@ -112,17 +113,18 @@ def page(request: HttpRequest) -> HttpResponse:
     period, top = form.month(), form.team()
     if top is not None:
         teams = [team for team in teams if top.pk in team.lineage]
-    lists: list[tuple[str, list[tuple[str, ShownEnergy]]]] = []
+    lists: list[tuple[str, list[tuple[str, ShownEnergy]], int]] = []
     whole = shown_energy(None)
     for by in EnergyBy:
         rows, figures = energy_of_month(period, teams, by=by, person=form.person(), now=now)
         whole = shown_energy(figures)
-        lists.append((str(by.label), [(_name(by, row.name), shown_energy(row.figures)) for row in rows]))
-    charged = electricity_by_team(period)
+        shown = [(_name(by, row.name), shown_energy(row.figures)) for row in rows[:MOST_ROWS]]
+        lists.append((str(by.label), shown, len(rows) - len(shown)))
+    charged = electricity_by_team(period, now=now)
     electricity = [
-        (team, kwh_text(charged[team.pk][0] / KWH_MJ), money(charged[team.pk][1]))
+        (team, kwh_text(charged.by_team[team.pk][0] / KWH_MJ), money(charged.by_team[team.pk][1]))
         for team in teams
-        if team.pk in charged
+        if team.pk in charged.by_team
     ]
     context = {
         "form": form,
@@ -131,6 +133,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "whole": whole,
         "team": top,
         "electricity": electricity,
+        "counted_at": charged.counted_at,
         "currency": currency(),
     }
     return render(request, "web/energy.html", context)

@@ -16,11 +16,13 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.html import strip_tags
 
+from portal.billing import electricity
 from portal.billing.books import verify_books
 from portal.billing.charges import charges_of
 from portal.billing.checklist import close_items
 from portal.billing.closing import close_period
 from portal.billing.electricity import (
+    ElectricityRow,
     electricity_by_team,
     electricity_of_lease,
     electricity_of_month,
@@ -129,7 +131,9 @@ def test_a_lease_pays_its_kwh_with_the_pue_and_says_whether_they_were_measured(w
         ("estimated", 300 * 3_600_000, 75_000), ("measured", 900 * 3_600_000, 225_000),
     ]  # fmt: skip
     assert sum(row.amount_micro for row in rows) == 300_000
-    assert electricity_by_team(period_of(AT)) == {whole.team_id: (1200 * 3_600_000, 300_000)}
+    assert electricity_by_team(period_of(AT), now=LATER).by_team == {
+        whole.team_id: (1200 * 3_600_000, 300_000)
+    }
     assert [int(row.exact) for row in electricity_of_lease(whole)] == [225_000]
     unmeasured = used(world, at=AT + 5 * HOUR)
     meter_all(now=LATER)
@@ -205,9 +209,7 @@ def test_lines_carry_it_and_a_closed_month_comes_to_the_same_again(world: World,
     assert (energy["kwh"], energy["amount"]["amount"]) == (0.9, "0.225")
     month = client.get("/api/v1/reports/2026-02/energy/").json()["electricity"]
     assert [(row["team"], row["kwh"]) for row in month] == [("perception", 0.9)]
-    assert (
-        "Electricity charged so far" in client.get(reverse("web:energy") + "?month=2026-02").content.decode()
-    )
+    assert "as it is on the books" in client.get(reverse("web:energy") + "?month=2026-02").content.decode()
     rows = list(csv.DictReader(io.StringIO(invoice_csv(issued).lstrip("\ufeff"))))
     assert [row["note"] for row in rows] == ["", "electricity"]
     file = io.BytesIO()
@@ -236,12 +238,14 @@ def test_what_changes_before_the_close_is_written_anew_and_what_is_written_canno
     row = ExternalUsage.objects.get(is_live=True)
     LeaseEnergy.objects.filter(pk=first.pk).update(measured_mj=300 * 3_600_000)
     assert not is_posted(period)
-    assert electricity_by_team(period) == {row.team_id: (600 * 3_600_000, 150_000)}, "as it is on the books"
+    assert electricity_by_team(period, now=LATER).by_team == {row.team_id: (600 * 3_600_000, 150_000)}, (
+        "as it is on the books"
+    )
     assert [i.is_met for i in close_items(period, now=LATER) if i.code == "electricity"] == [False]
     close_period(period=period, actor=None, now=LATER)
 
     assert [row.amount_micro for row in ExternalUsage.objects.filter(is_live=True)] == [80_000]
-    assert electricity_by_team(period) == {row.team_id: (300 * 3_600_000, 80_000)}
+    assert electricity_by_team(period, now=LATER).by_team == {row.team_id: (300 * 3_600_000, 80_000)}
     assert sum(ExternalUsage.objects.values_list("amount_micro", flat=True)) == 80_000
     assert broken() == []
     row = ExternalUsage.objects.get(is_live=True)
@@ -256,6 +260,86 @@ def test_what_changes_before_the_close_is_written_anew_and_what_is_written_canno
     before_it_was_kept = ExternalUsage.objects.get(is_live=True)
     assert mean_micro_per_kwh(before_it_was_kept) == 266_667, "by the amount of the line"
     assert [check for check in verify_books(period_of(AT), now=LATER) if check.wrong] == []
+
+
+def test_a_month_that_runs_is_counted_every_ten_minutes_and_pages_read_the_count(
+    world: World, client: Client
+) -> None:
+    period = period_of(AT)
+    hour(used(world), measured=600)
+    month_priced()
+    meter_all(now=LATER)
+    team, running = world.team("perception").pk, AT.replace(day=20, minute=3)
+    live = electricity_by_team(period, now=running)
+    assert (live.by_team, live.counted_at) == ({team: (900 * 3_600_000, 230_000)}, running), (
+        "before any count"
+    )
+    assert post_due_electricity(now=running) == 0
+
+    hour(used(world, at=AT + 2 * HOUR), measured=600, at=AT + 2 * HOUR)
+    meter_all(now=LATER)
+    assert electricity_by_team(period, now=running).by_team == live.by_team, "as it was counted"
+    post_due_electricity(now=running.replace(minute=9))
+    assert electricity_by_team(period, now=running).by_team == live.by_team, "not every minute"
+    post_due_electricity(now=running.replace(minute=10))
+
+    counted = electricity_by_team(period, now=running)
+    assert (counted.by_team, counted.counted_at) == (
+        {team: (1800 * 3_600_000, 450_000)}, running.replace(minute=10),
+    )  # fmt: skip
+    client.force_login(world.user("bob"))
+    page = client.get(reverse("web:energy") + "?month=2026-02").content.decode()
+    assert "Counted at 2026-02-20 09:10, and anew every ten minutes." in page
+    month = client.get("/api/v1/reports/2026-02/energy/").json()
+    assert month["electricity_counted_at"].startswith("2026-02-20T09:10")
+    assert post_due_electricity(now=LATER) == 1, "what was counted is not on the books yet"
+    booked = electricity_by_team(period, now=LATER)
+    assert (booked.by_team, booked.counted_at) == (counted.by_team, None)
+    page = client.get(reverse("web:energy") + "?month=2026-02").content.decode()
+    assert "as it is on the books" in page
+    assert client.get("/api/v1/reports/2026-02/energy/").json()["electricity_counted_at"] is None
+
+
+def test_the_checklist_counts_hours_anew_only_where_something_has_changed_and_a_close_always(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    period = period_of(AT)
+    first = hour(used(world), measured=600)
+    month_priced()
+    meter_all(now=LATER)
+    post_electricity(period, now=LATER)
+    made: list[BillingPeriod] = []
+
+    def counting(month: BillingPeriod) -> list[ElectricityRow]:
+        made.append(month)
+        return electricity_of_month(month)
+
+    monkeypatch.setattr(electricity, "electricity_of_month", counting)
+
+    def is_met(*, is_closing: bool = False) -> bool:
+        made.clear()
+        items = close_items(period, now=LATER, is_closing=is_closing)
+        return next(item.is_met for item in items if item.code == "electricity")
+
+    assert (is_met(), len(made)) == (True, 0)
+    assert (is_met(is_closing=True), len(made)) == (True, 1)
+    with transaction.atomic():
+        LeaseEnergy.objects.filter(pk=first.pk).update(measured_mj=300 * 3_600_000)
+        assert (is_met(), len(made)) == (False, 1)
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        priced(("pue", "Hall A", 1_100, AT, None))
+        assert (is_met(), len(made)) == (True, 1), "of a site that had no hour"
+        transaction.set_rollback(True)
+    later = used(world, at=AT + 4 * HOUR)
+    meter_all(now=LATER)
+    assert (is_met(), len(made)) == (True, 1), "metered, and of no known energy"
+    assert post_due_electricity(now=LATER.replace(minute=1)) == 0
+    assert (is_met(), len(made)) == (True, 0)
+    hour(later, measured=100, at=AT + 4 * HOUR)
+    assert (is_met(), len(made)) == (False, 1)
+    assert post_due_electricity(now=LATER.replace(minute=1)) == 1
+    assert (is_met(), len(made)) == (True, 0)
 
 
 def test_a_month_with_priced_electricity_closes_when_its_energy_is_complete(world: World) -> None:

@@ -5,9 +5,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from django.db import transaction
+
+from portal.billing.electricity import count_electricity
+from portal.billing.metering import meter_all
 from portal.billing.models import EnergyFactor, LeaseEnergy
 from portal.billing.periods import period_of
+from portal.common.sql import execute
 from portal.telemetry.models import MinuteRollup
+from tests.emptying import PAST_TRIGGERS
 from tests.portal.builders import World
 
 
@@ -35,6 +41,29 @@ def test_energy_of_a_lease_and_a_month_says_what_it_is_worth(world: World, berth
     assert "1.000 kWh, estimated" in berth("receipt", uid).stdout
     assert json.loads(berth("energy", "lease", uid, "--json").stdout)["carbon_g"] is None
     assert berth("energy", "lease", uid, who="charlie").exit_code != 0
+
+
+def test_electricity_that_is_not_on_the_books_says_when_it_was_counted(world: World, berth: Any) -> None:
+    used(world)
+    period = period_of(world.now)
+    with transaction.atomic():
+        execute(PAST_TRIGGERS)
+        EnergyFactor.objects.create(
+            kind="price",
+            value_milli=250_000,
+            source="x",
+            valid=(period.starts_at, None),
+            created_at=world.now,
+        )
+        execute("SET LOCAL session_replication_role = origin")
+    assert "KWH CHARGED" not in berth("energy", "month").stdout, "nothing is metered yet"
+    meter_all(now=world.now)
+
+    count_electricity(period, now=world.now)
+
+    told = berth("energy", "month").stdout
+    assert "KWH CHARGED" in told
+    assert f"Electricity was counted at {world.now.day} {world.now:%b}" in " ".join(told.split())
 
 
 def test_factors_are_set_imported_and_ended(world: World, berth: Any, tmp_path: Path) -> None:

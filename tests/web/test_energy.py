@@ -9,6 +9,7 @@ import pytest
 from portal.billing.models import EnergyFactor, LeaseEnergy
 from portal.billing.periods import period_of
 from portal.telemetry.models import MinuteRollup
+from portal.web import energy
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 
@@ -39,6 +40,20 @@ def test_a_month_shows_energy_of_teams_in_sight_and_says_what_it_is_worth(
     assert "2.00 kWh" in signed_in("finance").get("/reports/").text
     assert "Perception" not in signed_in("charlie").get("/reports/energy/?team=perception").text
     assert "2.00 kWh" not in signed_in("charlie").get("/reports/energy/").text
+
+
+def test_a_list_shows_those_that_used_most_and_says_how_many_more_there_are(
+    world: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used(world, estimated_mj=7_200_000_000)
+    world.ended("charlie", seconds=60, at=world.now - timedelta(seconds=90))
+    assert "in the files of the report" not in signed_in("finance").get("/reports/energy/").text
+
+    monkeypatch.setattr(energy, "MOST_ROWS", 1)
+    text = signed_in("finance").get("/reports/energy/").text
+
+    assert text.count("One more that used less is in the files of the report.") == 2
+    assert "Perception" in text
 
 
 def test_a_receipt_has_energy_and_carbon_once_there_are_factors(world: World, signed_in: SignedIn) -> None:
