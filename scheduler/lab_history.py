@@ -36,6 +36,12 @@ RAN = (
     " WHERE {which} ORDER BY r.id"
 )
 OF_PERIOD = "r.submitted_at >= %s AND r.submitted_at < %s"
+# What a unit of each flavor drew in a period, in watts, where its energy is known; measured and estimated alike.
+DRAWN = (
+    "SELECT l.flavor_id, (sum(e.measured_mj + e.estimated_mj) / 1000.0 / sum(e.measured_s + e.estimated_s))::float"
+    " FROM billing_leaseenergy e JOIN leases_lease l ON l.id = e.lease_id WHERE e.begins >= %s AND e.begins < %s"
+    " GROUP BY l.flavor_id HAVING sum(e.measured_s + e.estimated_s) > 0"
+)
 OF_BEFORE = "r.submitted_at < %s AND l.began < %s"
 
 
@@ -66,7 +72,8 @@ def read_history(
     models = {row.slug: row.pk for row in DeviceModel.objects.all()}
     flavors = Flavor.objects.in_bulk()
     rates = rates_now(models.values(), now=now)
-    found: list[tuple[Claim, int, str, int | None]] = []
+    drawn: dict[int, float] = dict(fetch(DRAWN, [since, until]))
+    found: list[tuple[Claim, int, str, int | None, int | None]] = []
     for number, row in enumerate(rows):
         if number % 1000 == 0:
             beat()
@@ -84,8 +91,15 @@ def read_history(
             evictions=0,
         )
         rate = rates.get(models[row[0]])
+        watts = drawn.get(flavor_id)
         found.append(
-            (claim, max(round(ran_s), 1), uid, _an_hour(rate, claim, flavors[flavor_id], price_milli))
+            (
+                claim,
+                max(round(ran_s), 1),
+                uid,
+                _an_hour(rate, claim, flavors[flavor_id], price_milli),
+                None if watts is None else round(watts * claim.count * max(claim.nodes, 1)),
+            )
         )
     found.sort(key=lambda one: (one[0].queued_at, one[0].id))
     submitted = LeaseRequest.objects.filter(submitted_at__gte=since, submitted_at__lt=until).count()
@@ -101,9 +115,10 @@ def read_history(
         quotas=tuple(_renumbered(quota, place) for quota in installation.quotas),
         claims=tuple(replace(claim, id=number) for number, (claim, *_) in enumerate(found, 1)),
         ran_s=tuple(ran for _, ran, *_ in found),
-        names=tuple(uid for *_, uid, _ in found),
-        price_micro=tuple(price for *_, price in found),
+        names=tuple(uid for *_, uid, _, _ in found),
+        price_micro=tuple(price for *_, price, _ in found),
         currency=currency(),
+        watts=tuple(watts for *_, watts in found),
     )
     left_out = {
         "never_ran": submitted - len(came),

@@ -19,7 +19,7 @@ from portal.api.responses import ResponseShape
 from portal.api.wire import instant
 from portal.common.csv_rows import MOST_TEXT
 from portal.lab.models import LabFault, LabRun, LabState
-from portal.lab.selectors import anonymous_trace, traced
+from portal.lab.selectors import anonymous_trace, answers_of, traced
 from portal.lab.services import LabWish, run_of, runs_of, stop_run, submit_run
 
 TAG = "policies"
@@ -105,6 +105,21 @@ class LabBill(ResponseShape):
     unpriced = s.IntegerField()
 
 
+class LabPromises(ResponseShape):
+    """Forecasts for those who had to wait, and how many started by the time that nine of ten should (P90)."""
+
+    forecasts = s.IntegerField()
+    kept = s.IntegerField()
+    unknown = s.IntegerField(help_text="No start was in sight.")
+
+
+class LabEnergy(ResponseShape):
+    """An estimate, by what leases of each flavor drew in the period; idle boards are not in it."""
+
+    wh = s.IntegerField(help_text="Watt-hours.")
+    unknown = s.IntegerField(help_text="Requests of flavors whose draw is unknown: in no sum.")
+
+
 class LabVersionAnswer(ResponseShape):
     """What came of one policy version. `utilisation` is what was allocated, not what was computed."""
 
@@ -126,6 +141,8 @@ class LabVersionAnswer(ResponseShape):
     used_by_hour = s.ListField(child=s.FloatField())
     currency = s.CharField(help_text="Of the bill; empty without prices.")
     bill = LabBill(many=True, allow_null=True)
+    promises = LabPromises(allow_null=True)
+    energy = LabEnergy(allow_null=True)
 
 
 class LabAnswer(LabRunAnswer):
@@ -179,7 +196,9 @@ class OneLabRun(Endpoint):
     def get(self, request: Request, uid: str) -> Response:
         """Read how far a run is and what came of it."""
         row = run_of(self.rights, uid)
-        return Response({**_row(row), "left_out": row.left_out, "answers": row.answers, "digest": row.digest})
+        return Response(
+            {**_row(row), "left_out": row.left_out, "answers": answers_of(row), "digest": row.digest}
+        )
 
 
 class StopLabRun(Endpoint):

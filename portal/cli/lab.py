@@ -107,7 +107,7 @@ def show(run: Run, as_json: Json = False) -> None:
             f"{one['version']} {one['name']}", one["requests"], *_waits(one["waits"]),
             formatting.UNKNOWN if one["fairness"] is None else f"{one['fairness']:.2f}", one["preemptions"],
             formatting.UNKNOWN if one["utilisation"] is None else f"{one['utilisation']:.0%}",
-            one["starved"] + one["never"],
+            one["starved"] + one["never"], _kept(one["promises"]), _energy(one["energy"]),
         )
         for one in answers
     ]  # fmt: skip
@@ -122,6 +122,8 @@ def show(run: Run, as_json: Json = False) -> None:
         "PREEMPTED",
         "ALLOCATED",
         "STARVED",
+        "BY P90",
+        "ENERGY",
     )
     output.table(columns, waits, empty="")
     teams = sorted({team["team"] for one in answers for team in one["by_team"]})
@@ -181,6 +183,19 @@ def _nodes(more: list[str]) -> dict[str, int]:
 
 def _waits(waits: Any) -> tuple[str, ...]:
     return tuple(_span(waits[key]) for key in ("mean_s", "p50_s", "p95_s", "p999_s"))
+
+
+def _kept(found: dict[str, int] | None) -> str:
+    if not found or not found["forecasts"]:
+        return formatting.UNKNOWN
+    return f"{found['kept'] / found['forecasts']:.0%} of {found['forecasts']}"
+
+
+def _energy(found: dict[str, int] | None) -> str:
+    if not found:
+        return formatting.UNKNOWN
+    missing = f" + {found['unknown']} unknown" if found["unknown"] else ""
+    return f"~{found['wh'] / 1000:,.1f} kWh{missing}"
 
 
 def _span(seconds: float | None) -> str:

@@ -71,6 +71,11 @@ def changed_most(row: LabRun) -> list[tuple[str, str, list[int]]]:
     return [(name, team, waits) for name, team, waits in row.changed_most]
 
 
+def answers_of(row: LabRun) -> list[dict[str, Any]]:
+    """Return what came of each version; what was not looked at when the run was made is None."""
+    return [{"promises": None, "energy": None, **answer} for answer in row.answers]
+
+
 def anonymous_trace(rights: Rights, uid: str) -> Iterator[str]:
     """Return the history of a run as CSV that ``scheduler.replay`` reads: no names, no dates. Raises Conflict.
 

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         estimates=None if is_learned else estimates_from(options.jobs, jobs, options.estimates),
         is_preemptible=options.consent == "all",
         predictor=LengthLearner(jobs) if is_learned else None,
-        watch=watch,
+        watches=(watch,),
     ).play()
     return {
         "policy": options.policy,
@@ -143,11 +143,18 @@ def figures(shown: Sequence[ShownForecast]) -> dict[str, Any]:
 
 
 class ForecastRecorder:
-    """Looks on while the trace is played, and forecasts every so many-th who came and has to wait."""
+    """Looks on while the trace is played, and forecasts every so many-th who came and has to wait.
 
-    def __init__(self, jobs: Jobs, *, every: int) -> None:
+    With ``thin`` above zero it forecasts every second one after so many forecasts, every third one after twice as
+    many, and so on, so that a long queue does not cost more forecasts than turns. Who came before ``since`` seconds
+    is not forecast.
+    """
+
+    def __init__(self, jobs: Jobs, *, every: int, thin: int = 0, since: int = 0) -> None:
         self.jobs = jobs
         self.every = every
+        self.thin = thin
+        self.since = since
         self.shown: list[ShownForecast] = []
         self.open: dict[int, ShownForecast] = {}
         self.certain: dict[int, int] = {}
@@ -165,8 +172,9 @@ class ForecastRecorder:
             if row in self.certain:
                 self.certain_kept.append(now <= self.certain.pop(row) + TICK_S)
         runs = set(began)
-        waits = [row for row in came if row not in runs]
-        asked = [row for number, row in enumerate(waits, self.waits + 1) if number % self.every == 0]
+        waits = [row for row in came if row not in runs and self.jobs.submit[row] >= self.since]
+        every = self.every + (len(self.shown) // self.thin if self.thin else 0)
+        asked = [row for number, row in enumerate(waits, self.waits + 1) if number % every == 0]
         self.waits += len(waits)
         if asked:
             self._forecast(turns, asked, now)

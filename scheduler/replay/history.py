@@ -29,8 +29,9 @@ LEAST_FACTOR, MOST_FACTOR = 0.1, 5.0
 class History:
     """Requests by the instant they came. Claim ids count from 1 in this order, team ids are places in ``teams`` from 1.
 
-    ``ran_s`` is how long each truly ran, ``price_micro`` what an hour of it costs (None: unknown). Those that came
-    before ``since`` fill the fleet as it was and are not counted. ``currency`` is "" without prices.
+    ``ran_s`` is how long each truly ran, ``price_micro`` what an hour of it costs (None: unknown), ``watts`` what all
+    its units draw together (None: unknown; empty: nobody knows any). Those that came before ``since`` fill the fleet
+    as it was and are not counted. ``currency`` is "" without prices.
     """
 
     zero: datetime
@@ -45,6 +46,7 @@ class History:
     names: tuple[str, ...]
     price_micro: tuple[int | None, ...]
     currency: str = ""
+    watts: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ def history_to_json(history: History) -> bytes:
         "names": history.names,
         "price_micro": history.price_micro,
         "currency": history.currency,
+        "watts": history.watts,
         "installation": json.loads(snapshot_to_json(snapshot)),
     }
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
@@ -92,6 +95,7 @@ def history_from_json(data: bytes) -> History:
         tuple(document["names"]),
         tuple(document["price_micro"]),
         document["currency"],
+        tuple(document.get("watts", ())),  # not in histories that were stored before there was energy
     )
 
 
@@ -146,6 +150,7 @@ def changed(history: History, what_if: HistoryChanges, seed: int) -> History:
         ran_s=tuple(found.ran_s[row] for _, row, _ in rows),
         names=tuple(found.names[row] + ("" if not copy else f"+{copy}") for _, row, copy in rows),
         price_micro=tuple(found.price_micro[row] for _, row, _ in rows),
+        watts=tuple(found.watts[row] for _, row, _ in rows) if found.watts else (),
     )
 
 

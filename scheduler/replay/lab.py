@@ -13,6 +13,7 @@ import numpy as np
 
 from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.model import SHARED_MODES, PolicyRules
+from scheduler.replay.forecast import ForecastRecorder
 from scheduler.replay.history import History, scene_of
 from scheduler.replay.turns import PlayedQueue, Turns
 
@@ -20,6 +21,7 @@ SIZES = ((1, 1), (2, 3), (4, 7), (8, 15), (16, 63), (64, None))  # units, from a
 STARVED_S = 86_400  # whoever waits longer than the longest of this and ten times its own length
 HOURS = 24
 MOST_TOLD = 20
+THIN = 20  # forecasts after which fewer of those who wait get one
 
 
 class Progress:
@@ -45,9 +47,27 @@ def play(
     jobs, scene, kept = scene_of(history, policy)
     if not kept:
         return {"requests": 0, "impossible": len(history.claims), "never": 0}
-    turns = Turns(jobs, policy, scene, watch=Progress(len(kept), tell))
-    played = turns.play()
-    return _answer(history, kept, played, jobs.gpus)
+    forecasts = ForecastRecorder(jobs, every=1, thin=THIN, since=_first(history))
+    played = Turns(jobs, policy, scene, watches=(Progress(len(kept), tell), forecasts)).play()
+    return _answer(history, kept, played, jobs.gpus) | {"promises": promises(forecasts)}
+
+
+def promises(made: ForecastRecorder) -> dict[str, int]:
+    """How many forecasts were made for those who had to wait, and how many were kept.
+
+    Kept is one whose request started by the instant that nine of ten should start by, or by the very instant where
+    the forecast was certain. ``unknown`` waited without one: no start was in sight.
+    """
+    over = [one for one in made.shown if one.wait_s >= 0]
+    return {
+        "forecasts": len(over) + len(made.certain_kept),
+        "kept": sum(one.wait_s <= one.p90_s for one in over) + sum(made.certain_kept),
+        "unknown": made.unknown,
+    }
+
+
+def _first(history: History) -> int:
+    return int((history.since - history.zero).total_seconds())
 
 
 def most_changed(history: History, plays: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[int]]]:
@@ -72,7 +92,7 @@ def most_changed(history: History, plays: Sequence[dict[str, Any]]) -> list[tupl
 def _answer(
     history: History, kept: Sequence[int], played: PlayedQueue, units: Sequence[int]
 ) -> dict[str, Any]:
-    first = int((history.since - history.zero).total_seconds())
+    first = _first(history)
     last = int((history.until - history.zero).total_seconds())
     submit = np.array([int((history.claims[row].queued_at - history.zero).total_seconds()) for row in kept])
     # A row that never started has no start after its coming and no end.
@@ -97,7 +117,8 @@ def _answer(
         if (chosen := counted & (team == number)).any() or (~has_ended & (team == number)).any()
     ]  # fmt: skip
     slow = np.array([row["slowdown"] for row in by_team if row["requests"]])
-    held = _held_by_hour(history, kept, played, first, last)
+    used = _held_by_hour(history, kept, played, first, last)
+    held_s = (ended - submit - wait).tolist()  # all time that is no wait: its runs, and what preemptions cost
     return {
         "requests": int(counted.sum()),
         "impossible": len(history.claims) - len(kept),
@@ -117,10 +138,11 @@ def _answer(
         "slowdown": _mean(slowdown[counted]),
         "preemptions": played.preemptions,
         "most_evictions": max(played.evictions, default=0),
-        "used_by_hour": held,
-        "utilisation": round(float(np.mean(held)), 4) if held else None,
+        "used_by_hour": used,
+        "utilisation": round(float(np.mean(used)), 4) if used else None,
         "currency": history.currency,
-        "bill": _bill(history, kept, played, counted),
+        "bill": _bill(history, kept, held_s, counted),
+        "energy": _energy(history, kept, held_s, counted),
         "played": {
             "row": list(kept), "started": started.tolist(), "wait": wait.tolist(), "ended": ended.tolist(),
             "evictions": played.evictions,
@@ -184,7 +206,7 @@ def _spread(held: Floats, begin: int, end: int, milli: float) -> None:
 
 
 def _bill(
-    history: History, kept: Iterable[int], played: PlayedQueue, counted: Flags
+    history: History, kept: Iterable[int], held_s: Sequence[int], counted: Flags
 ) -> list[dict[str, Any]] | None:
     """Micro-units per team by the price of an hour; None without prices. Time run is billed, waiting is not.
 
@@ -200,11 +222,30 @@ def _bill(
         if price is None:
             unpriced[claim.team_id - 1] += 1
             continue
-        came = int((claim.queued_at - history.zero).total_seconds())
-        held_s = played.ended[place] - came - played.waited[place]
-        micro[claim.team_id - 1] += price * held_s // 3600
+        micro[claim.team_id - 1] += price * held_s[place] // 3600
     return [
         {"team": name, "micro": amount, "unpriced": unknown}
         for name, amount, unknown in zip(history.teams, micro, unpriced, strict=True)
         if amount or unknown
     ]
+
+
+def _energy(
+    history: History, kept: Iterable[int], held_s: Sequence[int], counted: Flags
+) -> dict[str, int] | None:
+    """Watt-hours of all time that requests held boards, by what their flavors draw; None where nobody knows any.
+
+    ``unknown`` counts the requests of flavors whose draw is unknown: they are in no sum, nor are idle boards.
+    """
+    if not any(history.watts):
+        return None
+    joules = unknown = 0
+    for place, row in enumerate(kept):
+        watts = history.watts[row]
+        if not counted[place]:
+            continue
+        if watts is None:
+            unknown += 1
+        else:
+            joules += watts * held_s[place]
+    return {"wh": joules // 3600, "unknown": unknown}

@@ -151,7 +151,7 @@ class Turns:
         is_told: bool = False,
         is_preemptible: bool = True,
         predictor: Predictor | None = None,
-        watch: Watch | None = None,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.jobs = jobs
         self.policy = policy
@@ -161,7 +161,7 @@ class Turns:
             else equal_nodes(jobs, cluster, is_told=is_told, is_preemptible=is_preemptible)
         )
         self.predictor = predictor
-        self.watch = watch
+        self.watches = watches
         count = len(jobs.submit)
         self.played = PlayedQueue([0] * count, [0] * count, [0] * count, [0] * count)
         self._predicted = [int(one) for one in estimates] if estimates else [0] * count
@@ -216,8 +216,8 @@ class Turns:
             began: list[int] = []
             while self._queue and self._turn(now, began):
                 pass
-            if self.watch:
-                self.watch.turned(self, range(seen, arrived), began, now)
+            for watch in self.watches:
+                watch.turned(self, range(seen, arrived), began, now)
             seen = arrived
         return self.played
 

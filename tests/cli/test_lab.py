@@ -32,6 +32,7 @@ def test_a_trace_is_tried_and_read_side_by_side(world: World, berth: Berth, tmp_
     assert "done" in berth("lab", "list", who="operator").stdout
     shown = berth("lab", "show", uid, who="operator").stdout
     assert "P99.9" in shown
+    assert "BY P90" in shown
     assert "team2" in shown
     found = json.loads(berth("lab", "show", uid, "--json", who="operator").stdout)
     assert found["what_if"] == {"demand": 1.5, "nodes": {}}

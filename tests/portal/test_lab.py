@@ -10,12 +10,15 @@ from django.db import IntegrityError, transaction
 from django.utils import translation
 
 from portal.audit.models import AuditEntry
+from portal.billing.models_energy import LeaseEnergy
+from portal.billing.periods import period_of
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.lab import services
 from portal.lab.faults import SENTENCES
 from portal.lab.models import LabFault, LabRun, LabState
 from portal.lab.selectors import anonymous_trace, changed_most, traced
 from portal.lab.services import LabWish, begin_next, note, run_of, runs_of, stop_run, submit_run
+from portal.leases.models import Lease
 from portal.policies.models import Policy
 from portal.policies.services import save_policy
 from scheduler import lab
@@ -96,6 +99,12 @@ def test_own_history_is_what_was_asked_and_how_long_it_ran(
         world.ended("bob", seconds=600)
     world.submit("bob")
     since = world.now - timedelta(days=1)
+    hour = world.now - timedelta(hours=1)
+    period_of(hour)
+    LeaseEnergy.objects.create(
+        lease=Lease.objects.first(), begins=hour, measured_s=0, measured_mj=0,
+        estimated_s=600, estimated_mj=60_000_000,
+    )  # fmt: skip
 
     row = carried_out(world, ask(world, trace="", since=since, until=world.now))
 
@@ -105,6 +114,8 @@ def test_own_history_is_what_was_asked_and_how_long_it_ran(
     assert {claim.profile for claim in history.claims} == {"1g.10gb"}
     assert row.answers[0]["requests"] == 3
     assert row.answers[0]["bill"][0]["micro"] > 0
+    assert set(history.watts) == {100}
+    assert row.answers[0]["energy"] == {"wh": 3 * 600 * 100 // 3600, "unknown": 0}
 
 
 def test_reading_a_long_history_is_heard_of(world: World) -> None:

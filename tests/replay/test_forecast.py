@@ -67,7 +67,9 @@ def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
 def played(trace: Path, watch: forecast.ForecastRecorder | None) -> PlayedQueue:
     jobs = read(trace, 8)
     policy, _ = rules_of(options(trace))
-    return Turns(jobs, policy, Cluster(2, 4), predictor=LengthLearner(jobs), watch=watch).play()
+    return Turns(
+        jobs, policy, Cluster(2, 4), predictor=LengthLearner(jobs), watches=(watch,) if watch else ()
+    ).play()
 
 
 @pytest.mark.deep

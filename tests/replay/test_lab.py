@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.engine.model import TeamQuota
 from scheduler.engine.policy import PolicyRules, Preempting
+from scheduler.replay.forecast import ForecastRecorder, ShownForecast
 from scheduler.replay.history import (
     History,
     HistoryChanges,
@@ -16,12 +17,13 @@ from scheduler.replay.history import (
     history_from_json,
     history_of_trace,
     history_to_json,
+    scene_of,
     what_if_from,
 )
 from scheduler.replay.jobs import jobs_of_text
-from scheduler.replay.lab import play
+from scheduler.replay.lab import play, promises
 from scheduler.replay.trace_files import BadTrace
-from scheduler.replay.turns import Cluster
+from scheduler.replay.turns import Cluster, Turns
 
 FIFO = PolicyRules(order="priority_fifo", backfill="none", preempting=Preempting(preemptible=False))
 GITTINS = PolicyRules(order="default", preempting=Preempting(by_score=True))
@@ -167,6 +169,49 @@ def test_the_bill_goes_by_time_run_and_names_what_has_no_price() -> None:
         {"team": "a", "micro": 15, "unpriced": 0},
         {"team": "b", "micro": 0, "unpriced": 1},
     ]
+
+
+def test_energy_goes_by_the_time_held_and_counts_what_nobody_knows() -> None:
+    past = history("1,0,3600,8,a", "2,60,1800,8,a", "3,61,60,8,b")
+
+    known = play(replace(past, watts=(1000, 500, None)), FIFO)
+
+    assert known["energy"] == {"wh": 1250, "unknown": 1}
+    assert play(past, FIFO)["energy"] is None
+    assert history_from_json(history_to_json(replace(past, watts=(1000, 500, None)))).watts == (
+        1000,
+        500,
+        None,
+    )
+    assert changed(replace(past, watts=(1, 2, 3)), HistoryChanges(demand=2.0), 1).watts.count(3) == 2
+
+
+def test_those_who_wait_are_forecast_and_promises_are_counted() -> None:
+    found = play(history("1,0,600,8,a", "2,60,300,8,b"), FIFO)
+
+    assert found["promises"] == {"forecasts": 1, "kept": 1, "unknown": 0}
+    assert play(history("1,0,600,4,a", "2,60,300,4,b"), FIFO)["promises"]["forecasts"] == 0
+
+
+def test_a_promise_is_kept_by_its_p90_and_a_certain_start_by_its_instant() -> None:
+    made = ForecastRecorder(jobs_of_text("seq,submit_s,duration_s,gpus\n1,0,5,1", "trace", 8), every=1)
+    made.shown = [ShownForecast(0, 0, 60.0, 60, 90, wait_s) for wait_s in (90, 91, -1)]
+    made.certain_kept = [True, False]
+
+    assert promises(made) == {"forecasts": 4, "kept": 2, "unknown": 0}
+
+
+def test_a_long_queue_is_forecast_ever_more_thinly() -> None:
+    rows = [f"{n},{n},600,8,a" for n in range(1, 200)]
+    past = history(*rows)
+    jobs, scene, _ = scene_of(past, FIFO)
+    all_of_them, thin = ForecastRecorder(jobs, every=1), ForecastRecorder(jobs, every=1, thin=10)
+
+    Turns(jobs, FIFO, scene, watches=(all_of_them, thin)).play()
+
+    assert all_of_them.waits == thin.waits == 198
+    assert len(all_of_them.shown) + len(all_of_them.certain_kept) == 198
+    assert 40 < len(thin.shown) + len(thin.certain_kept) < 80
 
 
 def test_allocated_is_counted_by_hour() -> None:

@@ -43,6 +43,7 @@ def test_an_operator_tries_two_versions_and_reads_them_side_by_side(
         "team2",
         "Mean wait by the hour of coming",
         "Built-in rules",
+        "Started by the promised time",
         "What a run cannot know",
     ):
         assert words in page, words

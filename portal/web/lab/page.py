@@ -18,7 +18,7 @@ from portal.common.errors import BerthError, Conflict, Invalid
 from portal.common.moments import span
 from portal.fleet.models import Node
 from portal.lab.models import OVER, LabRun, LabState
-from portal.lab.selectors import TracedWait, anonymous_trace, changed_most, traced
+from portal.lab.selectors import TracedWait, anonymous_trace, answers_of, changed_most, traced
 from portal.lab.services import LabWish, require_lab, run_of, runs_of, stop_run, submit_run
 from portal.policies.models import Policy
 from portal.web.access import done, person, refused, rights_of
@@ -176,11 +176,12 @@ def run_page(request: HttpRequest, uid: str) -> HttpResponse:
     }  # fmt: skip
     if run.state == LabState.DONE:
         name = request.GET.get("request", "").strip()[:80]
-        heads = titles(run.answers)
+        answers = answers_of(run)
+        heads = titles(answers)
         context |= {
-            "pictures": [wait_picture(run.answers), use_picture(run, run.answers)],
-            "tables": tables(run),
-            "heads": list(zip(heads, [one["version"] for one in run.answers], strict=True)),
+            "pictures": [wait_picture(answers), use_picture(run, answers)],
+            "tables": tables(answers),
+            "heads": list(zip(heads, [one["version"] for one in answers], strict=True)),
             "changed": [
                 (known, team, list(zip(heads, map(_span, waits), strict=True)))
                 for known, team, waits in changed_most(run)

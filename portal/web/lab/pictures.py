@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from portal.common.moments import span
 from portal.lab.models import LabRun
@@ -128,9 +129,8 @@ def _lines(
     )
 
 
-def tables(run: LabRun) -> list[SideTable]:
-    """Return all figures side by side."""
-    answers = run.answers
+def tables(answers: Sequence[Answer]) -> list[SideTable]:
+    """Return all figures side by side; ``answers`` as ``portal.lab.selectors.answers_of`` gives them."""
     whole = [
         _row(_("Mean wait"), answers, lambda one: one["waits"]["mean_s"], _span),
         _row(_("Half waited less than"), answers, lambda one: one["waits"]["p50_s"], _span),
@@ -140,6 +140,8 @@ def tables(run: LabRun) -> list[SideTable]:
         _row(_("Preemptions"), answers, lambda one: one["preemptions"], _count),
         _row(_("Allocated"), answers, lambda one: one["utilisation"], _percent),
         _row(_("Starved"), answers, lambda one: one["starved"] + one["never"], _count),
+        _side(_("Started by the promised time"), answers, [_kept_cell(one["promises"]) for one in answers]),
+        _side(_("Energy, estimated"), answers, [_energy_cell(one["energy"]) for one in answers]),
         _row(_("Left out: larger than the fleet or a limit"), answers, lambda one: one["impossible"], _count),
     ]
     found = [
@@ -147,7 +149,8 @@ def tables(run: LabRun) -> list[SideTable]:
             _("In all"),
             _(
                 "Starved: waited more than a day and ten times their own length, or never started."
-                " Fairness 1.00: all teams are slowed down alike."
+                " Fairness 1.00: all teams are slowed down alike. Promised: the time by which nine of ten who wait"
+                " should start."
             ),
             _("Figure"),
             whole,
@@ -216,6 +219,25 @@ def _bills(answers: Sequence[Answer]) -> SideTable:
         % {"currency": answers[0]["currency"]},
         _("Team"), rows,
     )  # fmt: skip
+
+
+def _kept_cell(found: dict[str, int] | None) -> SideCell:
+    if found is None:
+        return SideCell("–", _("unknown"))
+    if not found["forecasts"]:
+        return SideCell("–", _("no forecast was needed"))
+    more = ngettext("of one forecast", "of %(n)s forecasts", found["forecasts"])
+    return SideCell(_percent(found["kept"] / found["forecasts"]), more % {"n": _count(found["forecasts"])})
+
+
+def _energy_cell(found: dict[str, int] | None) -> SideCell:
+    if found is None:
+        return SideCell("–", _("unknown"))
+    more = ngettext("one request unknown", "%(n)s requests unknown", found["unknown"]) % {
+        "n": _count(found["unknown"])
+    }
+    kwh = number_format(found["wh"] / 1000, 1, force_grouping=True)
+    return SideCell(_("%(kwh)s kWh") % {"kwh": kwh}, more if found["unknown"] else "")
 
 
 def _row(
