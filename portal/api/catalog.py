@@ -215,7 +215,7 @@ class QuoteEndpoint(Endpoint):
         team = team_to_quote_for(self.rights, values.get("team"))
         spec, now = spec_of(values), timezone.now()
         check_may_ask(self.rights, team, spec.priority)
-        flavor = check_spec(spec, now=now)
+        flavor = check_spec(team, spec, now=now)
         check_possible(team, flavor, spec.count, spec.nodes)
         price = quote_of(team, flavor, spec, now=now)
         seen = preview(team=team, flavor=flavor, spec=spec, user_id=self.person.pk, now=now)

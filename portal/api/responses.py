@@ -136,6 +136,9 @@ class QuotaAnswer(ResponseShape):
     used_milli = s.IntegerField()
     lending_milli = s.IntegerField(allow_null=True, help_text="The most it lends; null: all it does not use.")
     cohort = CohortName(allow_null=True)
+    most_duration_s = s.IntegerField(
+        allow_null=True, help_text="How long one lease may run, extensions counted in; null: no limit."
+    )
     version = s.IntegerField()
 
 

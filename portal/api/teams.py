@@ -58,6 +58,7 @@ from portal.web.policies.preview import try_quota
 
 TAG = "teams"
 MOST_MILLI = 10**9
+MOST_RUN_S = 10**9
 # What the rules of a quota call a field, by what it is called here.
 _QUOTA_FIELDS = {"ceiling": "ceiling_milli", "lending": "lending_milli", "cohort": "cohort_id"}
 
@@ -73,6 +74,10 @@ class QuotaBody(Body):
     cohort_id = Whole(
         least=1, most=2**63 - 1, allow_null=True, required=False, help_text="Left out: as it is; null: none."
     )
+    most_duration_s = Whole(
+        least=1, most=MOST_RUN_S, allow_null=True, required=False,
+        help_text="How long one lease may run; left out: as it is; null: no limit.",
+    )  # fmt: skip
 
 
 class MemberBody(Body):
@@ -330,7 +335,7 @@ class OneQuota(Endpoint):
         refusals=(400, 404, 409, 412, 415, 422, 428), tag=TAG,
     )  # fmt: skip
     def put(self, request: Request, slug: str) -> Response:
-        """Set guarantee, ceiling, lending limit and cohort: an admin of a team above, or an operator."""
+        """Set guarantee, ceiling, lending limit, cohort and limits: an admin of a team above, or an operator."""
         team = visible_team(self.rights, slug)
         if not may_set_quota(self.rights, team):
             raise Forbidden(_("An admin of a team above decides on this quota."))
@@ -448,6 +453,7 @@ def _quota_answer(team: Team) -> Response:
         "used_milli": row.used_milli,
         "lending_milli": row.lending_milli,
         "cohort": None if row.cohort is None else {"id": row.cohort.pk, "name": row.cohort.name},
+        "most_duration_s": row.most_duration_s,
         "version": row.version,
     }
     return Response(body, headers={"ETag": f'"{row.version}"'})

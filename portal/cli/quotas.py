@@ -25,7 +25,7 @@ Devices = Annotated[float | None, typer.Option(min=0, max=1_000_000, help="Devic
 @quota.command("show")
 @guarded
 def show_quota(slug: Slug, as_json: Json = False) -> None:
-    """Show a team's guarantee, ceiling, use, lending limit and cohort."""
+    """Show a team's guarantee, ceiling, use, lending limit, cohort and limits."""
     with api() as portal:
         found = portal.get(f"teams/{_safe(slug)}/quota/")
     if as_json:
@@ -45,6 +45,9 @@ def set_quota(
     lend_all: Annotated[bool, typer.Option("--all", help="Lend all it does not use.")] = False,
     cohort_id: Annotated[int | None, typer.Option("--cohort", min=1, help="Put it into this cohort.")] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Take it out of its cohort.")] = False,
+    run_hours: Annotated[
+        float | None, typer.Option(min=0, max=270_000, help="Hours one lease runs at most; 0: no limit.")
+    ] = None,
     dry: Annotated[bool, typer.Option("--preview", help="Only say whom it would affect.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +65,8 @@ def set_quota(
             body["lending_milli"] = None if lend_all or lending is None else round(lending * MILLI)
         if alone or cohort_id is not None:
             body["cohort_id"] = None if alone else cohort_id
+        if run_hours is not None:
+            body["most_duration_s"] = round(run_hours * 3600) or None
         if dry:
             told_for_whom(portal.post(f"{path}preview/", body)["preview"], as_json)
             return
@@ -201,6 +206,10 @@ def _quota_facts(row: Any) -> None:
             ("in use", _devices(row["used_milli"])),
             ("cohort", f"{row['cohort']['id']} {row['cohort']['name']}" if row["cohort"] else "none"),
             ("lends", "all it does not use" if lending is None else f"at most {_devices(lending)}"),
+            (
+                "longest run",
+                formatting.span(row["most_duration_s"]) if row["most_duration_s"] else "no limit",
+            ),
         )
     )
 

@@ -38,6 +38,7 @@ from portal.leases.next_blocks import next_blocks
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.leases.transitions import move_requests
 from portal.leases.wallet_holds import hold_more, wallet_of
+from portal.quotas.selectors import shortest_run_limit
 from portal.teams.models import Team
 
 # A lease is made longer by so much more than the time of the next job: the present one has as long to end. So what
@@ -181,7 +182,9 @@ def _is_held_long_enough(lease: Lease, job: Job, now: datetime, *, has_limit: bo
     if lease.not_after >= needed:
         return not has_limit or _pay_until(lease, lease.not_after, now) is not None
     until = needed + WITHIN  # not with every job anew
-    longest = lease.activated_at + timedelta(seconds=job.flavor.max_duration_s)
+    limit = shortest_run_limit(lease.team)
+    most_s = min(job.flavor.max_duration_s, limit.most_s if limit else job.flavor.max_duration_s)
+    longest = lease.activated_at + timedelta(seconds=most_s)
     block = next_blocks([lease.pk], now=now).get(lease.pk)
     if until > longest or (block is not None and block.at < until) or lease.node.is_cordoned:
         return False

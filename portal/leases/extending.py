@@ -28,12 +28,13 @@ from portal.leases.budget_gate import Expense, Reached, admit, hold_budgets, is_
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseExtension
 from portal.leases.next_blocks import NextBlock, block_sentence, next_blocks
-from portal.leases.requests import needs_approval
+from portal.leases.requests import needs_approval, too_long_sentence
 from portal.leases.selectors import may_manage_lease
 from portal.leases.states import RUNNING_LEASES, ExtensionState, LeaseState
 from portal.leases.transitions import announce, lock_leases
 from portal.leases.wallet_holds import hold_more, wallet_of
 from portal.notifications.services import notify
+from portal.quotas.selectors import shortest_run_limit
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
 
@@ -117,6 +118,9 @@ def _check(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime
                 % {"hours": longest // 3600}
             }
         )
+    limit = shortest_run_limit(locked.team)
+    if limit is not None and total > limit.most_s:
+        raise Invalid(fields={"extra_s": too_long_sentence(limit)})
     block = min(
         next_blocks([one.pk for one in together], now=now).values(), key=lambda found: found.at, default=None
     )

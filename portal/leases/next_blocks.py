@@ -1,4 +1,4 @@
-"""What comes behind a lease on its own slots: bookings, maintenance, the longest time of its flavor."""
+"""What comes behind a lease on its own slots: bookings, maintenance, the longest time of its flavor or quota."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from portal.common.moments import moment
 from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
+from portal.quotas.selectors import shortest_run_limit
 
-Why = Literal["booking", "maintenance", "flavor"]
+Why = Literal["booking", "maintenance", "flavor", "quota"]
 # A window that is on already begins "now" for whoever is still there; one that is over is no block. A node that
 # is being drained goes into maintenance at its deadline, until it is brought back.
 _BLOCKS = """
@@ -39,7 +40,7 @@ SELECT l.id, 'maintenance', n.drain_by, n.cordon_reason
 
 @dataclass(frozen=True, slots=True)
 class NextBlock:
-    """What a lease has to make way for, and when; ``note`` is the reason of a maintenance."""
+    """What a lease has to make way for, and when; ``note`` is the reason of a maintenance or the team of a quota."""
 
     why: Why
     at: datetime
@@ -60,6 +61,9 @@ def latest_end(lease: Lease, *, now: datetime) -> NextBlock | None:
     if lease.state not in (LeaseState.ACTIVE, LeaseState.INTERRUPTED) or lease.activated_at is None:
         return None
     own = NextBlock("flavor", lease.activated_at + timedelta(seconds=lease.flavor.max_duration_s))
+    limit = shortest_run_limit(lease.team)
+    if limit is not None and limit.most_s < lease.flavor.max_duration_s:
+        own = NextBlock("quota", lease.activated_at + timedelta(seconds=limit.most_s), limit.team)
     block = next_blocks([lease.pk], now=now).get(lease.pk)
     return block if block and block.at < own.at else own
 
@@ -73,4 +77,9 @@ def block_sentence(block: NextBlock) -> str:
         }
     if block.why == "booking":
         return _("Its place is booked from %(at)s on.") % {"at": moment(block.at)}
+    if block.why == "quota":
+        return _("The quota of %(team)s lets it run until %(at)s.") % {
+            "team": block.note,
+            "at": moment(block.at),
+        }
     return _("Its flavor allows it until %(at)s.") % {"at": moment(block.at)}

@@ -44,7 +44,7 @@ from portal.leases.states import Opening, RequestState, WorkloadKind
 from portal.leases.transitions import move_requests
 from portal.leases.wallet_holds import priced_for_wallets
 from portal.notifications.services import notify
-from portal.quotas.selectors import smallest_ceiling
+from portal.quotas.selectors import RunLimit, shortest_run_limit, smallest_ceiling
 from portal.teams.labels import check_tags
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -92,8 +92,8 @@ class RequestSpec:
         return self.count * max(self.nodes, 1)
 
 
-def check_spec(spec: RequestSpec, *, now: datetime) -> Flavor:
-    """Return the flavor asked for, or raise Invalid naming every field that cannot be used."""
+def check_spec(team: Team, spec: RequestSpec, *, now: datetime) -> Flavor:
+    """Return the flavor that a team asks for, or raise Invalid naming every field that cannot be used."""
     fields: dict[str, Any] = {}
     flavor = _FLAVORS.first("it.slug = %s AND it.is_active", [spec.flavor])
     if flavor is None:
@@ -106,6 +106,8 @@ def check_spec(spec: RequestSpec, *, now: datetime) -> Flavor:
             "low": span(flavor.min_duration_s),
             "high": span(flavor.max_duration_s),
         }
+    elif (limit := shortest_run_limit(team)) and spec.duration_s > limit.most_s:
+        fields["duration_s"] = too_long_sentence(limit)
     if spec.priority not in PRIORITIES:
         fields["priority"] = _("Choose low, normal or high.")
     if spec.load_pattern not in LOAD_PATTERNS:
@@ -118,6 +120,15 @@ def check_spec(spec: RequestSpec, *, now: datetime) -> Flavor:
     if fields:
         raise Invalid(fields=fields)
     return flavor
+
+
+def too_long_sentence(limit: RunLimit) -> str:
+    """Return why a lease may not run so long by a quota, and what to do."""
+    said = _(
+        "By the quota of %(team)s a lease runs for at most %(time)s in all. Ask for less time, or ask"
+        " whoever sets that quota for more."
+    )
+    return said % {"team": limit.team, "time": span(limit.most_s)}
 
 
 def _check_choices(spec: RequestSpec, flavor: Flavor) -> dict[str, str]:
@@ -221,7 +232,7 @@ def submit_request(
     transaction; the scheduler is nudged after commit.
     """
     check_may_ask(rights, team, spec.priority)
-    flavor = check_spec(spec, now=now)
+    flavor = check_spec(team, spec, now=now)
     check_possible(team, flavor, spec.count, spec.nodes)
     check_queue_room(team)
     project, tags = project_for(team, spec.project), check_tags(spec.tags)

@@ -140,7 +140,7 @@ def create_reservation(
     """
     check_may_ask(rights, team, "normal")
     check_series(spec, now=now)
-    flavor = check_spec(_one(spec), now=now)
+    flavor = check_spec(team, _one(spec), now=now)
     check_possible(team, flavor, spec.count)
     if Reservation.objects.filter(author=actor, cancelled_at=None).count() >= MOST_SERIES:
         raise Conflict(_("You have %(n)d reservations already; cancel one first.") % {"n": MOST_SERIES})

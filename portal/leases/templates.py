@@ -62,7 +62,7 @@ def save_template(
         raise Invalid(
             fields={"name": _("Give the template a name of 1 to %(n)d characters.") % {"n": LONGEST_NAME}}
         )
-    flavor = check_spec(spec, now=now)
+    flavor = check_spec(team, spec, now=now)
     check_possible(team, flavor, spec.count, spec.nodes)
     Team.objects.select_for_update(of=("self",)).get(pk=team.pk)
     others = RequestTemplate.objects.filter(team=team).exclude(name=name)

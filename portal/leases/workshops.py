@@ -137,7 +137,7 @@ def check_workshop(team: Team, rights: Rights, spec: WorkshopSpec, seats: int, *
     if not 1 <= seats <= MOST_SEATS:
         fields["people"] = _("Name 1 to %(n)d people.") % {"n": MOST_SEATS}
     try:
-        flavor = check_spec(spec.of_one, now=now)
+        flavor = check_spec(team, spec.of_one, now=now)
     except Invalid as error:
         raise Invalid(fields={**error.fields, **fields}) from error
     if fields:

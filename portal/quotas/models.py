@@ -24,7 +24,8 @@ class Quota(models.Model):
     """A team's right to GPU share in weighted thousandths of a reference device, for its subtree.
 
     What a team of a cohort uses above its guarantee is borrowed; it lends at most ``lending_milli`` of what it
-    does not use itself (None: all of it).
+    does not use itself (None: all of it). ``most_duration_s`` is how long one lease may run, extensions counted in
+    (None: as long as its flavor).
 
     ``used_milli`` counts what is live now and is changed only in the transaction that grants or
     frees, with the rows of the lineage locked in id order.
@@ -37,6 +38,7 @@ class Quota(models.Model):
     version = models.PositiveIntegerField(default=1)
     lending_milli = models.PositiveBigIntegerField(null=True, blank=True)
     cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.PROTECT, related_name="quotas")
+    most_duration_s = models.PositiveBigIntegerField(null=True, blank=True)
 
     class Meta:
         constraints = [
@@ -52,6 +54,9 @@ class Quota(models.Model):
             models.CheckConstraint(
                 condition=Q(lending_milli=None) | Q(lending_milli__lte=F("guaranteed_milli")),
                 name="quota_lends_what_it_has",
+            ),
+            models.CheckConstraint(
+                condition=Q(most_duration_s=None) | Q(most_duration_s__gt=0), name="quota_run_time_positive"
             ),
         ]
 

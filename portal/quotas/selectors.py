@@ -74,6 +74,24 @@ def smallest_ceiling(team: Team) -> int | None:
     return None if bound is None else bound[1]
 
 
+@dataclass(frozen=True, slots=True)
+class RunLimit:
+    """How long one lease may run, extensions counted in, and the team whose quota says so."""
+
+    most_s: int
+    team: str
+
+
+def shortest_run_limit(team: Team) -> RunLimit | None:
+    """Return the shortest longest run time of the team's lineage, None where no quota bounds it; one look."""
+    rows = fetch(
+        "SELECT q.most_duration_s, t.name FROM quotas_quota q JOIN teams_team t ON t.id = q.team_id"
+        " WHERE q.team_id = ANY(%s) AND q.most_duration_s IS NOT NULL ORDER BY 1, q.team_id LIMIT 1",
+        [team.lineage],
+    )
+    return RunLimit(*rows[0]) if rows else None
+
+
 def _rows(team: Team) -> dict[int, Quota]:
     """Return the quotas of the lineage and of all who share a cohort with any of it, by team."""
     near = Quota.objects.filter(team_id__in=team.lineage)

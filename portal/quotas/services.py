@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
@@ -125,12 +126,13 @@ def set_quota(
     now: datetime,
     lending_milli: int | Unchanged | None = KEEP,
     cohort_id: int | Unchanged | None = KEEP,
+    most_duration_s: int | Unchanged | None = KEEP,
     rights: Rights | None = None,
 ) -> Quota:
     """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``.
 
     ``rights`` are needed to put the team into a cohort: only one of those in ``cohorts_for``. A lending limit
-    that is kept shrinks with the guarantee.
+    that is kept shrinks with the guarantee. Limits hold for what is asked for from now on: what runs keeps its end.
     """
     if guaranteed_milli < 0 or (ceiling_milli is not None and ceiling_milli < guaranteed_milli):
         raise Invalid(
@@ -146,6 +148,13 @@ def set_quota(
     quota.cohort_id = _cohort(quota, team, cohort_id, rights)
     quota.guaranteed_milli, quota.ceiling_milli, quota.version = guaranteed_milli, ceiling_milli, version + 1
     fields = ["guaranteed_milli", "ceiling_milli", "lending_milli", "cohort_id", "version"]
+    for name, wanted in {"most_duration_s": most_duration_s}.items():
+        if isinstance(wanted, Unchanged):
+            continue
+        if wanted is not None and wanted < 1:
+            raise Invalid(fields={name: _("Name more than nothing, or leave it empty for no limit.")})
+        setattr(quota, name, wanted)
+        fields.append(name)
     try:
         with transaction.atomic():
             quota.save(update_fields=fields)
@@ -157,24 +166,10 @@ def set_quota(
     return quota
 
 
-def planned_quota(
-    *,
-    team: Team,
-    actor: User,
-    guaranteed_milli: int,
-    ceiling_milli: int | None,
-    version: int,
-    now: datetime,
-    lending_milli: int | Unchanged | None = KEEP,
-    cohort_id: int | Unchanged | None = KEEP,
-    rights: Rights | None = None,
-) -> Quota:
-    """Return the quota as ``set_quota`` would leave it, or raise as it does; changes nothing."""
+def planned_quota(**terms: Any) -> Quota:
+    """Return the quota as ``set_quota`` would leave it with these terms, or raise as it does; changes nothing."""
     with transaction.atomic():
-        quota = set_quota(
-            team=team, actor=actor, guaranteed_milli=guaranteed_milli, ceiling_milli=ceiling_milli, version=version,
-            now=now, lending_milli=lending_milli, cohort_id=cohort_id, rights=rights,
-        )  # fmt: skip
+        quota = set_quota(**terms)
         transaction.set_rollback(True)
     return quota
 
@@ -186,6 +181,7 @@ def _told(quota: Quota) -> dict[str, int | None]:
         "ceiling": quota.ceiling_milli,
         "lending": quota.lending_milli,
         "cohort": quota.cohort_id,
+        "most_duration_s": quota.most_duration_s,
     }
 
 

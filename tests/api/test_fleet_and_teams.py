@@ -110,6 +110,23 @@ def test_quota_edits_need_the_version_that_was_read(world: World, calls: Any) ->
     assert Quota.objects.get(team=world.team("perception")).ceiling_milli == 2000
 
 
+def test_limits_of_a_quota_are_set_kept_and_refused_by_name(world: World, calls: Any) -> None:
+    alice, body = calls("alice"), {"guaranteed_milli": 500, "ceiling_milli": 2000}
+    path = "teams/perception/quota/"
+
+    made = alice.put(path, body | {"most_duration_s": 7200}, **{"If-Match": '"1"'})
+    kept = alice.put(path, body, **{"If-Match": '"2"'})
+    wrong = alice.put(path, body | {"most_duration_s": 0}, **{"If-Match": '"3"'})
+    quoted = calls("bob").post("quote/", {"team": "perception", "flavor": "h100-1g-10gb", "duration_s": 7260})
+
+    assert (made.status_code, made.json()["most_duration_s"]) == (200, 7200)
+    assert kept.json()["most_duration_s"] == 7200
+    assert wrong.status_code == 422
+    assert "most_duration_s" in wrong.text
+    assert quoted.status_code == 422
+    assert "at most 2 h in all" in quoted.text
+
+
 def test_own_quota_is_for_the_team_above_to_set(world: World, calls: Any) -> None:
     body, tag = {"guaranteed_milli": 0, "ceiling_milli": 99_000}, {"If-Match": '"1"'}
 

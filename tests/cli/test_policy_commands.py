@@ -121,3 +121,13 @@ def test_a_quota_is_tried_before_it_is_set(berth: Any, world: World) -> None:
     assert "no snapshot" in tried.stderr or "blocked by quota" in tried.stdout
     assert "--ceiling" not in berth("quota", "show", "perception", who="alice").stdout
     assert Quota.objects.get(team__slug="perception").ceiling_milli is None
+
+
+def test_limits_of_a_quota_are_set_shown_and_taken_away(berth: Any, world: World) -> None:
+    done = berth("quota", "set", "perception", "--run-hours", "36", who="alice")
+
+    assert done.exit_code == 0, done.stderr
+    assert Quota.objects.get(team__slug="perception").most_duration_s == 36 * 3600
+    assert "1 d 12 h" in berth("quota", "show", "perception", who="bob").stdout
+    berth("quota", "set", "perception", "--run-hours", "0", who="alice")
+    assert Quota.objects.get(team__slug="perception").most_duration_s is None

@@ -146,6 +146,26 @@ def test_an_admin_above_sets_the_quota_of_a_team_below(world: World, signed_in: 
     assert AuditEntry.objects.filter(action="quota.changed", actor=world.user("alice")).count() == 1
 
 
+def test_a_longest_run_time_is_set_on_the_page_and_said_beside_the_length(
+    world: World, signed_in: SignedIn
+) -> None:
+    version = Quota.objects.get(team__slug="perception").version
+    sent = {"guaranteed": "1", "ceiling": "4", "version": version}
+
+    wrong = signed_in("alice").post("/teams/perception/quota/", sent | {"most_duration": "soon"})
+    done = signed_in("alice").post("/teams/perception/quota/", sent | {"most_duration": "1 d 12 h"})
+
+    assert (wrong.status_code, done.status_code) == (422, 302)
+    assert Quota.objects.get(team__slug="perception").most_duration_s == 36 * 3600
+    assert 'value="36 h"' in signed_in("alice").get("/teams/perception/quota/").text
+    bob = signed_in("bob")
+    assert "Perception: a lease runs for at most 1 d 12 h." in bob.get("/teams/perception/").text
+    assert "By the quota of Perception at most 1 d 12 h in all." in bob.get("/requests/new/?count=1").text
+    asked = {"team": "perception", "flavor": "h100-1g-10gb", "duration": "2 d", "count": "1"}
+    refused = bob.get("/requests/quote/", asked)
+    assert "runs for at most 1 d 12 h in all" in refused.text
+
+
 def test_nobody_sets_the_quota_of_their_own_team(world: World, signed_in: SignedIn) -> None:
     sent = {"guaranteed": "99", "ceiling": "99", "version": "1"}
 

@@ -22,6 +22,7 @@ from portal.leases.models import LeaseRequest
 from portal.leases.requests import held, submit_request, withdraw_request
 from portal.leases.selectors import visible_request
 from portal.leases.templates import visible_templates
+from portal.quotas.selectors import shortest_run_limit
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of
@@ -138,6 +139,7 @@ def _shown(
         "starts_from": _starting_points(request, last, list(form.teams.values())),
         "openings": opening_choices(request, chosen=str(form["opens"].value() or "")),
         "team": team,
+        "run_limit": _run_limit(team),
         "one_team": len(form.teams) == 1,
         "free_hours": strip(usual_sizes(person(request)), now=now, seen=hours)[0],
     }
@@ -148,6 +150,16 @@ def _shown(
     else:
         context["is_empty"] = True
     return render(request, "web/request_new.html", context, status=status)
+
+
+def _run_limit(team: Team) -> str:
+    """Return how long the quota lets a lease of the team run, "" where only flavors bound it."""
+    limit = shortest_run_limit(team)
+    if limit is None:
+        return ""
+    return _("By the quota of %(team)s at most %(time)s in all.") % {
+        "team": limit.team, "time": span(limit.most_s),
+    }  # fmt: skip
 
 
 def _memory(request: HttpRequest) -> str:

@@ -130,7 +130,7 @@ class QuoteView:
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
-    flavor = check_spec(spec, now=now)
+    flavor = check_spec(team, spec, now=now)
     price = quote_of(team, flavor, spec, now=now)
     reached = budget_says(team, spec, price, now=now)
     stop = stopping(reached, spec.is_preemptible)

@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from portal.accounts.models import User
 from portal.quotas.models import Quota
 from portal.teams.models import Role
-from portal.web.fields import MomentField
+from portal.web.fields import MaybeDuration, MomentField
+from portal.web.figures import duration_text
 
 MOST_DEVICES = Decimal(1_000_000)
 SHARES = 1000
@@ -54,7 +55,7 @@ def _devices_field(label: Any, help_text: Any, *, required: bool = False) -> for
 
 
 class QuotaForm(forms.Form):
-    """A team's quota in devices; ``version`` guards against a change in between, ``cohorts`` are on offer."""
+    """A team's quota in reference GPUs; ``version`` guards against a change in between, ``cohorts`` are on offer."""
 
     guaranteed = _devices_field(
         _("Guaranteed"),
@@ -72,6 +73,13 @@ class QuotaForm(forms.Form):
         required=False,
         help_text=_("Teams of a cohort use what the others do not need, above their own guarantee."),
         widget=forms.Select({"class": "form-select"}),
+    )
+    most_duration = MaybeDuration(
+        label=_("Longest run time"),
+        max_length=40,
+        required=False,
+        help_text=_("Of one lease, extensions counted in, such as 3 d. Empty: as long as its flavor allows."),
+        widget=forms.TextInput({"class": "form-control", "placeholder": "3 d", "autocomplete": "off"}),
     )
     version = forms.IntegerField(min_value=1, max_value=2**31 - 1, widget=forms.HiddenInput())
 
@@ -92,6 +100,7 @@ class QuotaForm(forms.Form):
                 "ceiling": devices(quota.ceiling_milli),
                 "lending": devices(quota.lending_milli),
                 "cohort": quota.cohort_id or "",
+                "most_duration": duration_text(quota.most_duration_s) if quota.most_duration_s else "",
                 "version": quota.version,
             },
         )

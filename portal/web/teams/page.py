@@ -15,7 +15,6 @@ from portal.billing.selectors import currency, period_of, team_spend
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.common.moments import span
 from portal.idle.selectors import idle_now
-from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
@@ -28,7 +27,15 @@ from portal.web.teams.fair_share import standing_card
 from portal.web.teams.forms import MemberForm
 from portal.web.teams.holdings import leases_of, waiting_of
 from portal.web.teams.priority import PriorityForm, grant_rows
-from portal.web.teams.rows import approval_hours, limits_above, members_of, spend_of, team_rows
+from portal.web.teams.rows import (
+    approval_hours,
+    limit_lines,
+    limits_above,
+    lineage_quotas,
+    members_of,
+    spend_of,
+    team_rows,
+)
 
 MOST_IDLE = 5
 
@@ -107,7 +114,8 @@ def team_page(
     """Return a team's page; forms that were refused are given with their errors."""
     rights, now = rights_of(request), timezone.now()
     form = form or MemberForm(roles=roles_to_give(rights, team))
-    row = Quota.objects.select_related("cohort").filter(team=team).first()
+    quotas = lineage_quotas(team)
+    row = next((one for one in quotas if one.team_id == team.pk), None)
     # Whoever sees a team sees all below it.
     below = list(Team.objects.filter(lineage__contains=[team.pk]).exclude(pk=team.pk))
     spent = team_spend([team.pk, *(one.pk for one in below)], period_of(now), now=now)
@@ -117,7 +125,8 @@ def team_page(
         "team": team,
         "above": [above[pk] for pk in team.lineage[:-1] if pk in above],
         "bar": quota_bar(team.name, row) if row else None,
-        "limits": limits_above(team),
+        "limits": limits_above(team, quotas),
+        "limit_lines": limit_lines(quotas),
         "spend": spend_of(team, spent, now=now),
         "approval_hours": approval_hours(team),
         "rows": team_rows(below, rights, spent),

@@ -26,17 +26,21 @@ from portal.web.quota_bars import quota_bar
 from portal.web.teams.forms import QuotaForm
 from portal.web.teams.page import team_page
 from portal.web.teams.priority import PriorityForm
-from portal.web.teams.rows import limits_above
+from portal.web.teams.rows import limit_lines, limits_above, lineage_quotas
+
+# How the fields of the service are called on the form.
+FIELD_OF = {"most_duration_s": "most_duration"}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def quota(request: HttpRequest, slug: str) -> HttpResponse:
-    """Set a team's guarantee, ceiling, lending limit and cohort."""
+    """Set a team's guarantee, ceiling, lending limit, cohort and limits."""
     rights = rights_of(request)
     found = visible_team(rights, slug)
     if not may_set_quota(rights, found):
         raise Forbidden(_("An admin of a team above decides on this quota."))
-    row = Quota.objects.select_related("cohort").filter(team=found).first()
+    quotas = lineage_quotas(found)
+    row = next((one for one in quotas if one.team_id == found.pk), None)
     offered = [(cohort.pk, cohort.name) for cohort in cohorts_for(rights, found)]
     data = request.POST if request.method == "POST" else None
     form = QuotaForm.of(row, cohorts=offered) if data is None else QuotaForm(data, cohorts=offered)
@@ -52,7 +56,8 @@ def quota(request: HttpRequest, slug: str) -> HttpResponse:
         "team": found,
         "form": form,
         "bar": quota_bar(found.name, row) if row else None,
-        "above": limits_above(found),
+        "above": limits_above(found, quotas),
+        "limit_lines": limit_lines(quotas),
         "card": cohort_card(standing, rights) if standing else None,
         "promise": promise_note(promises()),
         "needed_below": gpus(below),
@@ -76,12 +81,13 @@ def _carried_out(
             ceiling_milli=form.milli("ceiling"),
             lending_milli=form.milli("lending"),
             cohort_id=form.cohort_id(),
+            most_duration_s=form.cleaned_data["most_duration"] or None,
             version=form.cleaned_data["version"],
             now=timezone.now(),
         )
     except Invalid as error:
         for field, text in error.fields.items():
-            form.add_error(field, text)
+            form.add_error(FIELD_OF.get(field, field), text)
     except BerthError as error:
         form.add_error(None, str(error.detail))
     return None

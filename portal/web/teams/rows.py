@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 
 from portal.billing.selectors import currency
 from portal.budgets.services import monthly_amounts
+from portal.common.moments import span
 from portal.common.units import HOUR_S
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
@@ -73,14 +74,28 @@ class TreeRow:
     can_set_quota: bool
 
 
-def limits_above(team: Team) -> list[QuotaBar]:
-    """Return the ceilings of teams above that hold for this one too, from the top down."""
-    rows = (
-        Quota.objects.filter(team_id__in=team.lineage[:-1]).exclude(ceiling_milli=None).select_related("team")
-    )
+def lineage_quotas(team: Team) -> list[Quota]:
+    """Return the quotas of a team and of those above it, from the top down, with teams and cohorts at hand."""
+    rows = Quota.objects.filter(team_id__in=team.lineage).select_related("team", "cohort")
+    return sorted(rows, key=lambda row: team.lineage.index(row.team_id))
+
+
+def limits_above(team: Team, quotas: Iterable[Quota]) -> list[QuotaBar]:
+    """Return the ceilings of teams above that hold for this one too, of the quotas of its lineage."""
     return [
         quota_bar(row.team.name, row, hint=_("holds for all teams below it"))
-        for row in sorted(rows, key=lambda row: team.lineage.index(row.team_id))
+        for row in quotas
+        if row.team_id != team.pk and row.ceiling_milli is not None
+    ]
+
+
+def limit_lines(quotas: Iterable[Quota]) -> list[str]:
+    """Return what the quotas of a lineage limit beside devices, as sentences."""
+    return [
+        _("%(team)s: a lease runs for at most %(time)s.")
+        % {"team": row.team.name, "time": span(row.most_duration_s)}
+        for row in quotas
+        if row.most_duration_s is not None
     ]
 
 
