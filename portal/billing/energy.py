@@ -111,33 +111,40 @@ running AS MATERIALIZED (
          coalesce(t.ended_at, %(now)s) AS until
     FROM leases_lease t WHERE NOT t.is_metered AND t.activated_at < %(now)s AND {_OF_WHOM}),
 part AS (
-  SELECT {{key}} AS id, t.flavor_id, 0 AS devices_s, 0 AS share_milli_s, sum(x.measured_s) AS measured_s,
+  SELECT {{key}}, t.flavor_id, 0 AS devices_s, 0 AS share_milli_s, sum(x.measured_s) AS measured_s,
          sum(x.measured_mj) AS measured_mj, sum(x.estimated_s) AS estimated_s, sum(x.estimated_mj) AS estimated_mj,
          sum(x.factored) AS factored, sum(x.carbon) AS carbon, sum(x.no_factor_mj) AS no_factor_mj
-    FROM billing_energytotal t {{energy}} WHERE t.period_id = %(period)s AND {_OF_WHOM} GROUP BY 1, 2
+    FROM billing_energytotal t {{energy}} WHERE t.period_id = %(period)s AND {_OF_WHOM} GROUP BY 1, 2, 3, 4
   UNION ALL
   SELECT {{key}}, t.flavor_id, 0, sum(x.share_milli_seconds), 0, 0, 0, 0, 0, 0, 0
     FROM billing_usagetotal t {{usage}} WHERE t.period_id = %(period)s AND t.late_for_id IS NULL AND {_OF_WHOM}
-   GROUP BY 1, 2
+   GROUP BY 1, 2, 3, 4
   UNION ALL
   SELECT {{key}}, t.flavor_id, 0, sum(x.share_milli_seconds), 0, 0, 0, 0, 0, 0, 0
-    FROM billing_usagetotal t {{usage}} WHERE t.late_for_id = %(period)s AND {_OF_WHOM} GROUP BY 1, 2
+    FROM billing_usagetotal t {{usage}} WHERE t.late_for_id = %(period)s AND {_OF_WHOM} GROUP BY 1, 2, 3, 4
   UNION ALL
   SELECT {{key}}, t.flavor_id, sum(t.count * extract(epoch FROM least(t.until, x.ends) - greatest(t.since, x.begins))),
          0, 0, 0, 0, 0, 0, 0, 0
-    FROM running t JOIN s x ON t.since < x.ends AND t.until > x.begins GROUP BY 1, 2
+    FROM running t JOIN s x ON t.since < x.ends AND t.until > x.begins GROUP BY 1, 2, 3, 4
   UNION ALL
   SELECT {{key}}, t.flavor_id, 0, -sum(u.share_milli * extract(epoch FROM least(upper(u.span), x.ends)
          - greatest(lower(u.span), x.begins))), 0, 0, 0, 0, 0, 0, 0
     FROM running t JOIN billing_usagerecord u ON u.lease_id = t.id JOIN s x ON u.span && tstzrange(x.begins, x.ends)
-   WHERE coalesce(u.late_for_id, u.period_id) = %(period)s GROUP BY 1, 2),
+   WHERE coalesce(u.late_for_id, u.period_id) = %(period)s GROUP BY 1, 2, 3, 4),
 summed AS (
-  SELECT {{id}} AS id, sum(part.devices_s + part.share_milli_s / nullif(f.share_milli, 0)::numeric) AS held,
+  SELECT {{ids}},
+         sum(part.devices_s + part.share_milli_s / nullif(f.share_milli, 0)::numeric) AS held,
          sum(measured_s) AS measured_s, sum(measured_mj) AS measured_mj, sum(estimated_s) AS estimated_s,
          sum(estimated_mj) AS estimated_mj,
          CASE WHEN sum(factored) > 0 THEN sum(carbon) / {KWH_MJ * 1000} END AS mg, sum(no_factor_mj) AS no_factor
-    FROM part JOIN catalog_flavor f ON f.id = part.flavor_id GROUP BY 1)
-SELECT {{named}}, held, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor FROM summed x {{names}}
+    FROM part JOIN catalog_flavor f ON f.id = part.flavor_id GROUP BY GROUPING SETS ({{sets}}))
+SELECT CASE WHEN x.team_id IS NOT NULL THEN 'team' WHEN x.user_id IS NOT NULL THEN 'person'
+            WHEN x.device_model_id IS NOT NULL THEN 'device_model' ELSE 'day' END,
+       coalesce(t.slug, u.username, m.name, x.day::text),
+       coalesce(t.name, nullif(u.display_name, ''), u.username, m.name, x.day::text),
+       held, measured_s, measured_mj, estimated_s, estimated_mj, mg, no_factor
+  FROM summed x LEFT JOIN teams_team t ON t.id = x.team_id::bigint LEFT JOIN accounts_user u ON u.id = x.user_id::bigint
+  LEFT JOIN fleet_devicemodel m ON m.id = x.device_model_id::bigint
 """  # noqa: S608 (our own words)
 _KEPT_OTHERWISE = f"""
 WITH due AS (
@@ -227,22 +234,12 @@ class EnergyBy(models.TextChoices):
     DAY = "day", pgettext_lazy("report", "Day")
 
 
-# By what rows are: what parts are summed by, and then all of them; key and name of a row, and where these are from.
-_KEYS = {
-    EnergyBy.TEAM: ("t.team_id", "part.id", "n.slug, n.name", "JOIN teams_team n ON n.id = x.id"),
-    EnergyBy.PERSON: (
-        "t.user_id",
-        "part.id",
-        "n.username, coalesce(nullif(n.display_name, ''), n.username)",
-        "JOIN accounts_user n ON n.id = x.id",
-    ),
-    EnergyBy.DEVICE_MODEL: (
-        "0",
-        "f.device_model_id",
-        "n.name, n.name",
-        "JOIN fleet_devicemodel n ON n.id = x.id",
-    ),
-    EnergyBy.DAY: ("x.day", "part.id", "x.id::text, x.id::text", ""),
+# By what rows are: what all parts are summed by.
+_SETS = {
+    EnergyBy.TEAM: "part.team_id",
+    EnergyBy.PERSON: "part.user_id",
+    EnergyBy.DEVICE_MODEL: "f.device_model_id",
+    EnergyBy.DAY: "part.day",
 }
 
 
@@ -365,28 +362,57 @@ def energy_of_month(
     By the sums that the database keeps, whatever number of hours there are. An hour that crosses the begin of a day
     counts on the day in which it begins.
     """
+    rows = _lists(period, teams, (by,), person, now)[by]
+    whole = EnergyFigures()
+    for row in rows:
+        whole += row.figures
+    return rows, whole
+
+
+def energy_lists(
+    period: BillingPeriod, teams: Sequence[Team], *, person: str = "", now: datetime
+) -> tuple[dict[EnergyBy, list[EnergyRow]], EnergyFigures]:
+    """Return all lists of a month's energy, and all together; two queries."""
+    whole_month = _lists(period, teams, (EnergyBy.TEAM, EnergyBy.PERSON, EnergyBy.DEVICE_MODEL), person, now)
+    days, whole = energy_of_month(period, teams, by=EnergyBy.DAY, person=person, now=now)
+    return {**whole_month, EnergyBy.DAY: days}, whole
+
+
+def _lists(
+    period: BillingPeriod, teams: Sequence[Team], lists: Sequence[EnergyBy], person: str, now: datetime
+) -> dict[EnergyBy, list[EnergyRow]]:
+    """Return lists of a month, those that used most first and days in their order; by day alone, or by none."""
     starts, days = [period.starts_at, period.ends_at], [period.month]
     energy = usage = "CROSS JOIN LATERAL (SELECT t.*) x"
-    if by == EnergyBy.DAY:
+    key = "t.team_id, t.user_id, NULL::date AS day"
+    if EnergyBy.DAY in lists:
         starts = day_starts(period)
         days = [period.month.replace(day=n) for n in range(1, len(starts))]
         energy, usage = (
             f"JOIN billing_{table} x ON x.total_id = t.id" for table in ("energyday", "usageday")
         )
-    key, one, named, names = _KEYS[by]
+        key = "NULL::bigint AS team_id, NULL::bigint AS user_id, x.day"
     given: dict[str, Any] = {
         "now": min(now, period.ends_at), "period": period.pk, "teams": [team.pk for team in teams], "days": days,
         "begins": starts[:-1], "ends": starts[1:], "person": person,
     }  # fmt: skip
-    statement = _OF_MONTH.format(key=key, id=one, named=named, names=names, energy=energy, usage=usage)
-    found = fetch(statement, given)
-    rows = [EnergyRow(key, name, _figures(*values)) for key, name, *values in found]
-    whole = EnergyFigures()
-    for row in rows:
-        whole += row.figures
-    if by == EnergyBy.DAY:
-        return sorted(rows, key=lambda row: row.key), whole
-    return sorted(rows, key=lambda row: (-(row.figures.kwh or 0), row.name.lower())), whole
+    ids = [one if by in lists else f"NULL AS {one.partition('.')[2]}" for by, one in _SETS.items()]
+    statement = _OF_MONTH.format(
+        key=key,
+        energy=energy,
+        usage=usage,
+        ids=", ".join(ids),
+        sets=", ".join(f"({_SETS[by]})" for by in lists),
+    )
+    found: dict[EnergyBy, list[EnergyRow]] = {by: [] for by in lists}
+    for by, row_key, name, *values in fetch(statement, given):
+        found[EnergyBy(by)].append(EnergyRow(row_key, name, _figures(*values)))
+    for by, rows in found.items():
+        if by == EnergyBy.DAY:
+            rows.sort(key=lambda row: row.key)
+        else:
+            rows.sort(key=lambda row: (-(row.figures.kwh or 0), row.name.lower()))
+    return found
 
 
 def energy_of_lines(period: BillingPeriod) -> dict[tuple[int, Labels], EnergyFigures]:

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.billing.electricity import electricity_by_team
-from portal.billing.energy import KWH_MJ, EnergyBy, energy_of_month, refused_counters
+from portal.billing.energy import KWH_MJ, EnergyBy, energy_lists, refused_counters
 from portal.billing.energy_factors import (
     CSV_COLUMNS,
     add_factor,
@@ -40,7 +40,7 @@ from portal.web.reports.forms import ReportFilter
 from portal.web.reports.page import teams_of_report
 
 MOST_SHOWN = 500
-MOST_ROWS = 100  # of a list of energy
+MOST_ROWS = 50  # of a list of energy, and of teams that pay for electricity
 LOOK_BACK = timedelta(days=30)  # as long as minutes are kept
 
 
@@ -113,26 +113,24 @@ def page(request: HttpRequest) -> HttpResponse:
     period, top = form.month(), form.team()
     if top is not None:
         teams = [team for team in teams if top.pk in team.lineage]
+    found, figures = energy_lists(period, teams, person=form.person(), now=now)
     lists: list[tuple[str, list[tuple[str, ShownEnergy]], int]] = []
-    whole = shown_energy(None)
     for by in EnergyBy:
-        rows, figures = energy_of_month(period, teams, by=by, person=form.person(), now=now)
-        whole = shown_energy(figures)
-        shown = [(_name(by, row.name), shown_energy(row.figures)) for row in rows[:MOST_ROWS]]
-        lists.append((str(by.label), shown, len(rows) - len(shown)))
+        shown = [(_name(by, row.name), shown_energy(row.figures)) for row in found[by][:MOST_ROWS]]
+        lists.append((str(by.label), shown, len(found[by]) - len(shown)))
     charged = electricity_by_team(period, now=now)
-    electricity = [
-        (team, kwh_text(charged.by_team[team.pk][0] / KWH_MJ), money(charged.by_team[team.pk][1]))
-        for team in teams
-        if team.pk in charged.by_team
-    ]
+    paying = [(team, *charged.by_team[team.pk]) for team in teams if team.pk in charged.by_team]
+    paying.sort(key=lambda one: -one[2])
+    electricity = [(team, kwh_text(mj / KWH_MJ), money(micro)) for team, mj, micro in paying[:MOST_ROWS]]
     context = {
         "form": form,
         "period": period,
         "lists": lists,
-        "whole": whole,
+        "whole": shown_energy(figures),
         "team": top,
         "electricity": electricity,
+        "electricity_left_out": len(paying) - len(electricity),
+        "electricity_whole": money(sum(micro for _team, _mj, micro in paying)),
         "counted_at": charged.counted_at,
         "currency": currency(),
     }

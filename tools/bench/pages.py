@@ -105,6 +105,8 @@ def measure() -> dict[str, Any]:
 
 
 def _measured() -> dict[str, Any]:
+    from portal.billing.electricity import count_electricity
+    from portal.billing.models import BillingPeriod
     from portal.common.clock import db_now
     from portal.common.invariants import broken
     from portal.fleet.models import Node
@@ -112,6 +114,8 @@ def _measured() -> dict[str, Any]:
 
     began = time.perf_counter()
     history.make(LEASES, db_now())
+    for period in BillingPeriod.objects.all():  # as the worker of an installation does
+        count_electricity(period, now=db_now())
     found: dict[str, Any] = {
         "seeded": f"{LEASES:,} ended leases, {history.WAITING:,} waiting, {history.TEAMS} teams, "
         f"{8 * sum(history.NODES.values()):,} GPUs in {time.perf_counter() - began:.0f} s"
