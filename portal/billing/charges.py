@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from fractions import Fraction
+from typing import Any, cast
+
+from django.db.models import ForeignKey
 
 from portal.accounts.models import User
 from portal.billing.external_lines import external_person, external_usage
@@ -23,16 +26,32 @@ from portal.billing.models import (
 )
 from portal.billing.notes import all_notes
 from portal.billing.periods import by_day, day_starts
-from portal.billing.selectors import draft_lines, open_time
+from portal.billing.selectors import open_time, rated
 from portal.catalog.models import Flavor
-from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro
+from portal.catalog.pricing import SHARE_HOUR, apportion_over
+from portal.common.rows import Rows
 from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.teams.labels import Labels
 from portal.teams.models import Team
 
-# One array, where a list of thousands of values would be as many parameters.
-_DAYS = "SELECT total_id, day, share_milli_seconds FROM billing_usageday WHERE total_id = ANY(%s)"
+# Arrays, where lists of thousands of values would be as many parameters. Summed where the rows are: a month of a few
+# hundred teams has a hundred thousand of them.
+_BY_DAY = """
+SELECT k.key, d.day, sum(d.share_milli_seconds::numeric * k.price)
+  FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS k(total_id, key, price)
+  JOIN billing_usageday d ON d.total_id = k.total_id GROUP BY 1, 2 ORDER BY 1, 2
+"""
+_UNTIL = """
+SELECT total_id, coalesce(sum(share_milli_seconds) FILTER (WHERE day < %s), 0),
+       coalesce(sum(share_milli_seconds) FILTER (WHERE day = %s), 0)
+  FROM billing_usageday WHERE total_id = ANY(%s) GROUP BY 1
+"""
+_TOTALS, _LINES = Rows(UsageTotal), Rows(InvoiceLine)
+_USER, _FLAVOR, _LATE_FOR, _LINE = (
+    cast("ForeignKey[Any, Any]", UsageTotal._meta.get_field(name))
+    for name in ("user", "flavor", "late_for", "line")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +115,7 @@ class Accrual:
 def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
     """Return the charges of these teams in a month, teams by name; those of an invoice add up to its total."""
     by_id = {team.pk: team for team in teams}
-    rows = list(UsageTotal.objects.filter(period=period, team__in=by_id))
+    rows = _TOTALS.where("period_id = %s AND team_id = ANY(%s) ORDER BY id", [period.pk, list(by_id)])
     _attach(rows, period)
     drafts: dict[tuple[int, str], list[UsageTotal]] = defaultdict(list)
     found = []
@@ -110,10 +129,9 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
         team = by_id[team_id]
         lines[team_id, unit] = len(own)
         found += [
-            _charge(total, team, team.name, team.cost_centre, (view.person, view.flavor, view.device_model),
-                    view.amount_micro, view.position, None)
-            for view, total in draft_lines(own)
-        ]  # fmt: skip
+            _charge(total, team, team.name, team.cost_centre, _names_of(total), amount, position, None)
+            for position, (total, amount) in enumerate(rated(own), start=1)
+        ]
     notes = all_notes().filter(period=period, state=NoteState.APPROVED, team__in=by_id)
     for note in notes.order_by("decided_at", "pk"):
         lines[note.team_id, note.currency] += 1
@@ -122,6 +140,11 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
         lines[row.team_id, row.currency] += 1
         found.append(_of_external(row, by_id[row.team_id], lines[row.team_id, row.currency]))
     return sorted(found, key=lambda c: (c.team_name.lower(), c.team.pk, c.currency, c.position))
+
+
+def _names_of(total: UsageTotal) -> tuple[str, str, str]:
+    """Return what a draft line calls person, flavor and device model."""
+    return str(total.user), total.flavor.name, total.flavor.device_model.name
 
 
 def _attach(totals: Sequence[UsageTotal], period: BillingPeriod) -> None:
@@ -134,13 +157,14 @@ def _attach(totals: Sequence[UsageTotal], period: BillingPeriod) -> None:
     lines: dict[int, InvoiceLine] = {}
     if any(total.line_id for total in totals):
         invoices = {invoice.pk: invoice for invoice in Invoice.objects.filter(period=period)}
-        for line in InvoiceLine.objects.filter(invoice__in=invoices):
+        for line in _LINES.where("invoice_id = ANY(%s)", [list(invoices)]):
             line.invoice = invoices[line.invoice_id]
             lines[line.pk] = line
     for total in totals:
-        total.user, total.flavor = users[total.user_id], flavors[total.flavor_id]
-        total.late_for = months[total.late_for_id] if total.late_for_id else None
-        total.line = lines[total.line_id] if total.line_id else None
+        _USER.set_cached_value(total, users[total.user_id])
+        _FLAVOR.set_cached_value(total, flavors[total.flavor_id])
+        _LATE_FOR.set_cached_value(total, months[total.late_for_id] if total.late_for_id else None)
+        _LINE.set_cached_value(total, lines[total.line_id] if total.line_id else None)
 
 
 def _issued(total: UsageTotal, team: Team) -> Charge:
@@ -267,15 +291,16 @@ def accruals_of(
     return found, unpriced
 
 
-def exact_by_day(charges: Sequence[Charge]) -> Iterator[tuple[int, date, int]]:
-    """Yield total, day and what was used then, in micro-units times SHARE_HOUR; adjustments are on no day."""
-    prices = {
-        charge.total_id: charge.micro_per_hour
-        for charge in charges
-        if charge.is_usage and not charge.late_for
-    }
-    rows = fetch(_DAYS, [list(prices)])
-    return ((total, day, quantity * prices[total]) for total, day, quantity in rows)
+def exact_by_day(
+    charges: Sequence[Charge], key: Callable[[Charge], str]
+) -> Iterator[tuple[str, date, int]]:
+    """Yield by key and day what was used, in micro-units times SHARE_HOUR; adjustments are on no day."""
+    used = [charge for charge in charges if charge.is_usage and not charge.late_for]
+    keys = [key(charge) for charge in used]
+    names = list(dict.fromkeys(keys))
+    numbers = {name: number for number, name in enumerate(names)}
+    values = [[c.total_id for c in used], [numbers[k] for k in keys], [c.micro_per_hour for c in used]]
+    return ((names[number], day, int(exact)) for number, day, exact in fetch(_BY_DAY, values))
 
 
 def costs_until(charges: Sequence[Charge], period: BillingPeriod, until: datetime) -> list[int]:
@@ -289,19 +314,13 @@ def costs_until(charges: Sequence[Charge], period: BillingPeriod, until: datetim
     number = min(bisect_right(starts, until), len(starts) - 1) - 1
     today = period.month + timedelta(days=number)
     length = int((starts[number + 1] - starts[number]).total_seconds())
-    part = Fraction(int((until - starts[number]).total_seconds()), length)
-    whole: dict[int, int] = defaultdict(int)
-    begun: dict[int, int] = {}
-    for total, day, quantity in fetch(_DAYS, [list(prices)]):
-        if day < today:
-            whole[total] += quantity
-        elif day == today:
-            begun[total] = quantity
-    amounts = apportion(
-        [
-            exact_micro(whole.get(pk, 0), price) + exact_micro(begun.get(pk, 0), price) * part
-            for pk, price in prices.items()
-        ]
-    )
+    over = int((until - starts[number]).total_seconds())
+    days = {pk: (int(whole), int(begun)) for pk, whole, begun in fetch(_UNTIL, [today, today, list(prices)])}
+    exact = [
+        price * (whole * length + begun * over)
+        for pk, price in prices.items()
+        for whole, begun in [days.get(pk, (0, 0))]
+    ]
+    amounts = apportion_over(exact, SHARE_HOUR * length)
     used = dict(zip(prices, amounts, strict=True))
     return [used[charge.total_id] if charge.is_usage else charge.amount_micro for charge in charges]

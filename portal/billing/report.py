@@ -51,7 +51,7 @@ class GroupBy(models.TextChoices):
 BY_LABEL = (GroupBy.COST_CENTRE, GroupBy.PROJECT, GroupBy.TAG)  # lines are split for these
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChargebackRow:
     """One row: micro-units, ``accruing`` of what still runs, ``before`` the same part of the month before.
 
@@ -167,9 +167,8 @@ def _exact_by_day(
             part = replace(line, labels=labels, cost_centre=labels.cost_centre or line.cost_centre)
             found[day][rows.key(part)] += exact
     else:
-        keys = {charge.total_id: rows.key(charge) for charge in charges}
-        for total, day, exact in exact_by_day(charges):
-            found[day][keys[total]] += exact
+        for key, day, exact in exact_by_day(charges, rows.key):
+            found[day][key] += exact
     for accrual in running:
         for day, exact in accrual.exact_by_day.items():
             found[day][rows.key(accrual)] += exact
@@ -220,23 +219,19 @@ class _Rows:
 
     def add(self, key: str, amount: int, charge: Charge, leases: int) -> None:
         row = self._row(key, charge)
-        self.found[key] = replace(
-            row,
-            leases=row.leases + leases,
-            share_milli_seconds=row.share_milli_seconds + charge.share_milli_seconds,
-            amount_micro=row.amount_micro + amount,
-            own_micro=row.own_micro + amount,
-        )
+        row.leases += leases
+        row.share_milli_seconds += charge.share_milli_seconds
+        row.amount_micro += amount
+        row.own_micro += amount
 
     def accrue(self, key: str, cents: int, accrual: Accrual) -> None:
         row = self._row(key, accrual)
-        self.found[key] = replace(
-            row, accruing_micro=row.accruing_micro + cents, own_micro=row.own_micro + cents
-        )
+        row.accruing_micro += cents
+        row.own_micro += cents
 
     def had(self, key: str, amount: int, charge: Charge) -> None:
         row = self._row(key, charge)
-        self.found[key] = replace(row, before_micro=(row.before_micro or 0) + amount)
+        row.before_micro = (row.before_micro or 0) + amount
 
     def flat(self) -> list[ChargebackRow]:
         return sorted(self.found.values(), key=lambda row: (-row.cost_micro, row.name.lower()))

@@ -39,7 +39,7 @@ from portal.billing.periods import period_of
 from portal.billing.refunds import refunds_of
 from portal.catalog.discounts import DiscountWanted, discounts_over
 from portal.catalog.models import Discount, Flavor, Rate
-from portal.catalog.pricing import apportion, discounted_price, exact_micro, lowered, to_minor
+from portal.catalog.pricing import SHARE_HOUR, apportion_over, discounted_price, exact_micro, lowered, to_minor
 from portal.common.errors import Conflict
 from portal.common.months import Months
 from portal.common.sql import fetch
@@ -59,6 +59,7 @@ __all__ = [
     "line_key",
     "line_usage",
     "period_of",
+    "rated",
     "team_spend",
 ]
 RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
@@ -229,6 +230,14 @@ def _key_text(user_id: int, flavor_id: int, micro_per_hour: int, late_for: Billi
 
 def draft_lines(totals: Iterable[UsageTotal]) -> list[tuple[LineView, UsageTotal]]:
     """Rate one team's totals as lines that add up to the rounded exact total; person and flavor must be at hand."""
+    return [
+        (_line(position, total, amount), total)
+        for position, (total, amount) in enumerate(rated(totals), start=1)
+    ]
+
+
+def rated(totals: Iterable[UsageTotal]) -> list[tuple[UsageTotal, int]]:
+    """Return one team's totals in the order of its lines, each with its amount in micro-units."""
     ordered = sorted(
         totals,
         key=lambda t: (
@@ -240,11 +249,8 @@ def draft_lines(totals: Iterable[UsageTotal]) -> list[tuple[LineView, UsageTotal
             t.micro_per_hour,
         ),
     )
-    amounts = apportion([exact_micro(t.share_milli_seconds, t.micro_per_hour) for t in ordered])
-    return [
-        (_line(position, total, amount), total)
-        for position, (total, amount) in enumerate(zip(ordered, amounts, strict=True), start=1)
-    ]
+    amounts = apportion_over([t.share_milli_seconds * t.micro_per_hour for t in ordered], SHARE_HOUR)
+    return list(zip(ordered, amounts, strict=True))
 
 
 def _line(position: int, total: UsageTotal, amount: int) -> LineView:

@@ -84,9 +84,12 @@ def to_minor(amount: Fraction) -> int:
 
 def apportion(parts: Sequence[Fraction]) -> list[int]:
     """Round parts to whole cents so that they add up to their rounded sum (largest remainder)."""
-    # Whole numbers over one denominator: thousands of fractions take seconds to add and to sort.
     common = math.lcm(*(part.denominator for part in parts))
-    wholes = [part.numerator * (common // part.denominator) for part in parts]
+    return apportion_over([part.numerator * (common // part.denominator) for part in parts], common)
+
+
+def apportion_over(wholes: Sequence[int], common: int) -> list[int]:
+    """Do the same for parts that are ``wholes`` over one denominator: thousands of fractions take seconds to add."""
     floors = [whole // (common * MINOR_MICRO) for whole in wholes]
     short = to_minor(Fraction(sum(wholes), common)) // MINOR_MICRO - sum(floors)
     by_remainder = sorted(range(len(wholes)), key=lambda i: (-(wholes[i] % (common * MINOR_MICRO)), i))
