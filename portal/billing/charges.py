@@ -291,9 +291,7 @@ def accruals_of(
     return found, unpriced
 
 
-def exact_by_day(
-    charges: Sequence[Charge], key: Callable[[Charge], str]
-) -> Iterator[tuple[str, date, int]]:
+def exact_by_day(charges: Sequence[Charge], key: Callable[[Charge], str]) -> Iterator[tuple[str, date, int]]:
     """Yield by key and day what was used, in micro-units times SHARE_HOUR; adjustments are on no day."""
     used = [charge for charge in charges if charge.is_usage and not charge.late_for]
     keys = [key(charge) for charge in used]

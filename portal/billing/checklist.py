@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django.db.models import Q, Sum
+from django.db.models import Sum
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -16,24 +16,22 @@ from portal.billing.metering import active_intervals, events_by_lease, pieces, r
 from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodState, UsageTotal
 from portal.billing.settled import settled_until
 from portal.common.errors import Conflict
-from portal.common.invariants import MONEY, broken
+from portal.common.invariants import BOOKS, MONEY, broken
+from portal.common.models import InvariantCheck
 from portal.common.months import Months
 from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 
 MOST_NAMED = 5
-# Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there. Takes
-# the month, the instant to count to, and whether a lease that metering has not done with may have less than that.
-UNLIKE_EVENTS = f"""
+_MONTH = """
   WITH month AS (
     SELECT id, starts_at, ends_at, tstzmultirange(tstzrange(starts_at, ends_at)) AS span
     FROM billing_billingperiod WHERE id = %s),
   concerned AS (
     SELECT l.id, l.uid, l.is_metered FROM leases_lease l JOIN month m
-    ON l.activated_at < m.ends_at AND (l.ended_at IS NULL OR l.ended_at >= m.starts_at)
-    UNION SELECT l.id, l.uid, l.is_metered FROM month m
-    JOIN billing_usagerecord u ON m.id IN (u.period_id, u.late_for_id) JOIN leases_lease l ON l.id = u.lease_id),
+    ON l.activated_at < m.ends_at AND (l.ended_at IS NULL OR l.ended_at >= m.starts_at)"""
+_UNLIKE = f"""),
   active AS (
     SELECT lease_id, range_agg(tstzrange(date_trunc('second', at), date_trunc('second', left_at))) AS span
     FROM (SELECT e.lease_id, e.now, e.at, coalesce(lead(e.at) OVER (PARTITION BY e.lease_id ORDER BY e.at, e.id),
@@ -48,6 +46,20 @@ UNLIKE_EVENTS = f"""
   WHERE coalesce(a.span, '{{}}') * month.span <> coalesce(m.span, '{{}}') * month.span
   AND NOT (%s AND NOT c.is_metered AND coalesce(m.span, '{{}}') <@ coalesce(a.span, '{{}}')) ORDER BY c.id
 """  # noqa: S608 (our own states)
+# Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there. Takes
+# the month, the instant to count to, and whether a lease that metering has not done with may have less than that.
+UNLIKE_EVENTS = f"""{_MONTH}
+    UNION SELECT l.id, l.uid, l.is_metered FROM month m
+    JOIN billing_usagerecord u ON m.id IN (u.period_id, u.late_for_id)
+    JOIN leases_lease l ON l.id = u.lease_id{_UNLIKE}"""  # noqa: S608 (our own parts)
+# The same of those only that metering has not done with: a few, however many there were.
+_OPEN_UNLIKE_EVENTS = f"{_MONTH} WHERE NOT l.is_metered{_UNLIKE}"
+# Metering cuts usage at the end of a month; what it has not done with is looked at by itself.
+_CROSSING = """
+SELECT count(*) FROM leases_lease WHERE activated_at < %(end)s AND (ended_at IS NULL OR ended_at > %(end)s) AND id IN (
+  SELECT lease_id FROM billing_usagerecord WHERE period_id = %(month)s AND upper(span) = %(end)s
+  UNION SELECT id FROM leases_lease WHERE NOT is_metered)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +80,18 @@ class CloseItem:
 def close_items(period: BillingPeriod, *, now: datetime, is_closing: bool = False) -> list[CloseItem]:
     """Return what must hold before the month is closed, and what else finance looks at. Read-only.
 
-    Inside a close (``is_closing``), with the books locked, the answer cannot change any more, and electricity is
-    counted anew; elsewhere it is as of now.
+    Inside a close (``is_closing``), with the books locked, the answer cannot change any more: it goes through all
+    usage, 40 s where there are a million records, and counts electricity anew. A page asks what the hourly check found,
+    and looks itself at what is still open.
     """
     return [
         _over(period, now),
         _earlier(period),
         _settled(period, now),
         _priced(period, now),
-        _metered(period, now),
+        _metered(period, now, is_closing=is_closing),
         _electricity(period, now, is_closing=is_closing),
-        _sound(),
+        _sound() if is_closing else _sound_as_checked(),
         _usage(period),
         _crossing(period),
         _undecided_notes(),
@@ -150,8 +163,9 @@ def _priced(period: BillingPeriod, now: datetime) -> CloseItem:
     return _named("priced", names, _("Every lease has a price."), text)
 
 
-def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
-    names = [str(uid) for (uid,) in fetch(UNLIKE_EVENTS, [period.pk, now, False])]
+def _metered(period: BillingPeriod, now: datetime, *, is_closing: bool) -> CloseItem:
+    asked = UNLIKE_EVENTS if is_closing else _OPEN_UNLIKE_EVENTS
+    names = [str(uid) for (uid,) in fetch(asked, [period.pk, now, False])]
     met = _("Every lease is metered to its last second in this month.")
     if period.ends_at > now:
         text = ngettext(
@@ -196,6 +210,26 @@ def _sound() -> CloseItem:
     return _named("sound", names, _("All sums and prices are right."), text)
 
 
+def _sound_as_checked() -> CloseItem:
+    """Say what the newest hourly check found. A close looks again, so whatever it found a close may be tried."""
+    row = InvariantCheck.objects.first()
+    if row is None or row.checked_at is None:
+        text = _("Sums and prices were not checked yet: that is done every hour, and by closing.")
+        return CloseItem("sound", False, True, 0, text, is_met_by_closing=True)
+    known = {invariant.name for invariant in BOOKS} | {"usage_tiles", "usage_so_far"}
+    names = [one["name"] for one in row.breaches if one["name"] in known]
+    at = f"{row.checked_at.astimezone(UTC):%Y-%m-%d %H:%M}"
+    met = _("All sums and prices were right at %(at)s UTC; closing looks again.") % {"at": at}
+    text = ngettext(
+        "%(n)d promise about money did not hold at %(at)s UTC: %(names)s. Closing looks again, and refuses while that"
+        " stays so.",
+        "%(n)d promises about money did not hold at %(at)s UTC: %(names)s. Closing looks again, and refuses while"
+        " that stays so.",
+        len(names),
+    )
+    return _named("sound", names, met, text.replace("%(at)s", at), is_met_by_closing=True)
+
+
 def _usage(period: BillingPeriod) -> CloseItem:
     count = UsageTotal.objects.filter(period=period).aggregate(n=Sum("records"))["n"] or 0
     text = ngettext("%(n)s usage record goes onto lines.", "%(n)s usage records go onto lines.", count)
@@ -204,8 +238,7 @@ def _usage(period: BillingPeriod) -> CloseItem:
 
 
 def _crossing(period: BillingPeriod) -> CloseItem:
-    rows = Lease.objects.filter(activated_at__lt=period.ends_at)
-    count = rows.filter(Q(ended_at=None) | Q(ended_at__gt=period.ends_at)).count()
+    ((count,),) = fetch(_CROSSING, {"month": period.pk, "end": period.ends_at})
     text = ngettext(
         "%(n)d lease runs across the month's end: what lies before it is billed in this month.",
         "%(n)d leases run across the month's end: what lies before it is billed in this month.",

@@ -39,7 +39,14 @@ from portal.billing.periods import period_of
 from portal.billing.refunds import refunds_of
 from portal.catalog.discounts import DiscountWanted, discounts_over
 from portal.catalog.models import Discount, Flavor, Rate
-from portal.catalog.pricing import SHARE_HOUR, apportion_over, discounted_price, exact_micro, lowered, to_minor
+from portal.catalog.pricing import (
+    SHARE_HOUR,
+    apportion_over,
+    discounted_price,
+    exact_micro,
+    lowered,
+    to_minor,
+)
 from portal.common.errors import Conflict
 from portal.common.months import Months
 from portal.common.sql import fetch

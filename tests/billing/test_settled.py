@@ -53,7 +53,9 @@ def active_seconds(lease: Lease) -> int:
 
 
 def unmet(period: BillingPeriod, now: datetime) -> set[str]:
-    return {item.code for item in close_items(period, now=now) if item.must and not item.is_met}
+    return {
+        item.code for item in close_items(period, now=now, is_closing=True) if item.must and not item.is_met
+    }
 
 
 @contextmanager
@@ -265,7 +267,7 @@ class TestLateUsage:
             UsageRecord.objects.filter(lease=lease).delete()
             Lease.objects.filter(pk=lease.pk).update(is_metered=True)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("portal.billing.closing.close_items", lambda period, now: [])
+            patch.setattr("portal.billing.closing.close_items", lambda period, **_how: [])
             close_period(period=period_of(january.now), actor=None, now=MONTH_END + HOUR)
         assert {b.invariant.name for b in broken()} == {"usage_tiles", "closed_months_are_whole"}
         Lease.objects.filter(pk=lease.pk).update(is_metered=False)
