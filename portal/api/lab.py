@@ -41,7 +41,8 @@ class LabBody(Body):
     gpus_per_node = Whole(least=1, most=16, required=False, help_text="For a trace: GPUs of each.")
     what_if = s.DictField(
         required=False,
-        help_text="`demand`: times so much; `nodes`: names of nodes, each with how many of its kind more or fewer.",
+        help_text="`demand`: times so much; `nodes`: names of nodes, each with how many of its kind"
+        " more or fewer; `teams`: names of teams, each with how many like it more.",
     )
     seed = Whole(least=0, most=2**31 - 1, required=False, help_text="The same seed draws the same demand.")
 

@@ -62,13 +62,17 @@ def start(
             "--more", help="NODE=N: so many nodes like this one more, or with a minus fewer; once for each."
         ),
     ] = [],  # noqa: B006 (typer reads it, nobody changes it)
+    team: Annotated[
+        list[str],
+        typer.Option("--team", help="NAME=N: so many teams like this one more; once for each."),
+    ] = [],  # noqa: B006 (typer reads it, nobody changes it)
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed draws the same demand.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Start a run: each version plays the same history. It runs beside the product, at the lowest priority."""
     body: dict[str, Any] = {
         "name": name or f"Versions {', '.join(str(version) for version in versions)}", "versions": versions,
-        "what_if": {"demand": demand, "nodes": _nodes(more)}, "seed": seed,
+        "what_if": {"demand": demand, "nodes": _counts(more, "--more"), "teams": _counts(team, "--team")}, "seed": seed,
     }  # fmt: skip
     if trace is not None:
         try:
@@ -170,14 +174,14 @@ def why(
     output.listing(rows, columns, cells, empty="", as_json=as_json)
 
 
-def _nodes(more: list[str]) -> dict[str, int]:
+def _counts(given: list[str], option: str) -> dict[str, int]:
     found = {}
-    for text in more:
+    for text in given:
         name, _, count = text.rpartition("=")
         try:
             found[name] = int(count)
         except ValueError as error:
-            raise typer.BadParameter(f"{text}: write it like gpu-01=2", param_hint="--more") from error
+            raise typer.BadParameter(f"{text}: write it like gpu-01=2", param_hint=option) from error
     return found
 
 

@@ -25,6 +25,7 @@ from portal.lab.models import LEAST_POLICIES, MOST_POLICIES, OVER, LabFault, Lab
 from portal.leases.models import LeaseRequest
 from portal.policies.models import Policy
 from portal.policies.selectors import policy_of
+from portal.teams.models import Team
 from portal.teams.selectors import Rights
 from scheduler.engine.policy_body import BadPolicy
 from scheduler.replay.history import (
@@ -87,7 +88,7 @@ def submit_run(*, actor: User, rights: Rights, wish: LabWish, now: datetime) -> 
         history = _of_trace(wish, what_if, faults)
     else:
         _check_period(wish, what_if, faults, now)
-        _check_nodes(what_if, faults)
+        _check_models(what_if, faults)
     if not 0 <= wish.seed <= 2**31 - 1:
         faults["seed"] = _("Give a whole number from 0 to 2147483647.")
     if faults:
@@ -101,7 +102,7 @@ def submit_run(*, actor: User, rights: Rights, wish: LabWish, now: datetime) -> 
         since=None if wish.trace else wish.since,
         until=None if wish.trace else wish.until,
         seed=wish.seed,
-        what_if={"demand": what_if.demand, "nodes": dict(what_if.nodes)},
+        what_if={"demand": what_if.demand, "nodes": dict(what_if.nodes), "teams": dict(what_if.teams)},
         versions=list(wish.versions),
         history=history,
         made_by=actor,
@@ -153,11 +154,13 @@ def own_requests(since: datetime, until: datetime) -> int:
     return came.filter(leases__activated_at__isnull=False).distinct().count()
 
 
-def _check_nodes(what_if: HistoryChanges, faults: dict[str, Any]) -> None:
-    known = set(Node.objects.values_list("name", flat=True)) if what_if.nodes else set()
-    missing = next((name for name, _more in what_if.nodes if name not in known), None)
-    if missing is not None:
-        faults["what_if"] = sentence(TraceFault("no_node", name=missing))
+def _check_models(what_if: HistoryChanges, faults: dict[str, Any]) -> None:
+    """Check that there are the nodes and teams that others are to be like."""
+    for code, wanted, model in (("no_node", what_if.nodes, Node), ("no_team", what_if.teams, Team)):
+        known = set(model.objects.values_list("name", flat=True)) if wanted else set()
+        missing = next((name for name, _more in wanted if name not in known), None)
+        if missing is not None:
+            faults["what_if"] = sentence(TraceFault(code, name=missing))
 
 
 def _of_trace(wish: LabWish, what_if: HistoryChanges, faults: dict[str, Any]) -> bytes | None:

@@ -21,7 +21,8 @@ from scheduler.replay.turns import ZERO, Cluster, Scene, equal_nodes
 
 MOST_REQUESTS = 100_000
 MOST_NODES = 2_000
-MOST_KINDS = 20  # of nodes that one run changes
+MOST_KINDS = 20  # of nodes, and of teams, that one run changes
+MOST_TEAMS = 10  # like one that is there
 LEAST_FACTOR, MOST_FACTOR = 0.1, 5.0
 
 
@@ -51,13 +52,15 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class HistoryChanges:
-    """What is other than it was: demand times ``demand``, and nodes like ``like`` more (less than zero: fewer).
+    """What is other than it was: demand times ``demand``, more or fewer nodes, and more teams.
 
-    ``nodes`` pairs the name of a node that stands for its kind with how many more or fewer of that kind.
+    ``nodes`` pairs the name of a node that stands for its kind with how many more or fewer of that kind, ``teams`` the
+    name of a team with how many more like it.
     """
 
     demand: float = 1.0
     nodes: tuple[tuple[str, int], ...] = ()
+    teams: tuple[tuple[str, int], ...] = ()
 
 
 def history_to_json(history: History) -> bytes:
@@ -120,38 +123,68 @@ def history_of_trace(jobs: Jobs, cluster: Cluster) -> History:
 def changed(history: History, what_if: HistoryChanges, seed: int) -> History:
     """The history as it would be with these changes; the same seed gives the same one.
 
-    More demand copies requests drawn at random, each a little later than its model, so that they do not all come at
-    once; less leaves some out. Raises TraceFault for a node that is not there, or when none would be left.
+    A team more has the quota of its model and copies of its requests. More demand copies requests drawn at random,
+    less leaves some out. Copies come a little later than their models, so that not all come at once. Raises
+    TraceFault for a node or team that is not there, or when none would be left.
     """
     if not LEAST_FACTOR <= what_if.demand <= MOST_FACTOR:
         raise TraceFault("bad_demand", least=LEAST_FACTOR, most=MOST_FACTOR)
-    count = round(len(history.claims) * what_if.demand)
-    if count > MOST_REQUESTS:
-        raise TraceFault("too_many", count=count, most=MOST_REQUESTS)
+    draw = random.Random(seed)  # noqa: S311 - a repeatable draw
     found = history
     for name, more in what_if.nodes:
         found = _with_nodes(found, name, more)
+    for name, more in what_if.teams:
+        found = _with_teams(found, name, more, draw)
+    count = round(len(found.claims) * what_if.demand)
+    if count > MOST_REQUESTS:
+        raise TraceFault("too_many", count=count, most=MOST_REQUESTS)
     if what_if.demand == 1.0:
         return found
-    draw = random.Random(seed)  # noqa: S311 - a repeatable draw
-    rows: list[tuple[datetime, int, int]] = []
+    rows: list[tuple[datetime, int, str, int]] = []
     for row, claim in enumerate(found.claims):
         whole, part = divmod(what_if.demand, 1.0)
         times = int(whole) + (draw.random() < part)
         for copy in range(times):
             later_s = draw.randint(1, 3600) if copy else 0
-            rows.append((claim.queued_at + timedelta(seconds=later_s), row, copy))
+            at = claim.queued_at + timedelta(seconds=later_s)
+            rows.append((at, row, f"+{copy}" if copy else "", claim.team_id or 0))
+    return _of_rows(found, rows)
+
+
+def _of_rows(history: History, rows: list[tuple[datetime, int, str, int]]) -> History:
+    """The requests that rows name, in order of time: when each comes, its model, what its name gets, its team."""
     rows.sort()
     return replace(
-        found,
+        history,
         claims=tuple(
-            replace(found.claims[row], id=n, queued_at=at) for n, (at, row, _) in enumerate(rows, 1)
+            replace(history.claims[row], id=n, queued_at=at, team_id=team_id)
+            for n, (at, row, _, team_id) in enumerate(rows, 1)
         ),
-        ran_s=tuple(found.ran_s[row] for _, row, _ in rows),
-        names=tuple(found.names[row] + ("" if not copy else f"+{copy}") for _, row, copy in rows),
-        price_micro=tuple(found.price_micro[row] for _, row, _ in rows),
-        watts=tuple(found.watts[row] for _, row, _ in rows) if found.watts else (),
+        ran_s=tuple(history.ran_s[row] for _, row, *_ in rows),
+        names=tuple(history.names[row] + added for _, row, added, _ in rows),
+        price_micro=tuple(history.price_micro[row] for _, row, *_ in rows),
+        watts=tuple(history.watts[row] for _, row, *_ in rows) if history.watts else (),
     )
+
+
+def _with_teams(history: History, name: str, more: int, draw: random.Random) -> History:
+    if name not in history.teams:
+        raise TraceFault("no_team", name=name)
+    model_id, known = history.teams.index(name) + 1, len(history.teams)
+    names = [f"{name}+{n}" for n in range(1, more + 1)]
+    quota = next(one for one in history.quotas if one.team_id == model_id)
+    rows = [(claim.queued_at, row, "", claim.team_id or 0) for row, claim in enumerate(history.claims)]
+    own = [row for row, claim in enumerate(history.claims) if claim.team_id == model_id]
+    if len(rows) + more * len(own) > MOST_REQUESTS:
+        raise TraceFault("too_many", count=len(rows) + more * len(own), most=MOST_REQUESTS)
+    for number in range(1, more + 1):
+        for row in own:
+            at = history.claims[row].queued_at
+            # What ran when the period began fills the fleet from its beginning on.
+            later_s = draw.randint(1, 3600) if at >= history.since else 0
+            rows.append((at + timedelta(seconds=later_s), row, f"@{number}", known + number))
+    added = (replace(quota, team_id=known + n, name=team) for n, team in enumerate(names, 1))
+    return _of_rows(replace(history, teams=(*history.teams, *names), quotas=(*history.quotas, *added)), rows)
 
 
 def _with_nodes(history: History, name: str, more: int) -> History:
@@ -218,9 +251,9 @@ def scene_of(history: History, policy: PolicyRules) -> tuple[Jobs, Scene, list[i
 
 def what_if_from(body: Any) -> HistoryChanges:
     """The changes that a decoded JSON object names. Raises TraceFault."""
-    if not isinstance(body, dict) or body.keys() - {"demand", "nodes"}:
+    if not isinstance(body, dict) or body.keys() - {"demand", "nodes", "teams"}:
         raise TraceFault("bad_changes")
-    demand, nodes = body.get("demand", 1.0), body.get("nodes", {})
+    demand, nodes, teams = body.get("demand", 1.0), body.get("nodes", {}), body.get("teams", {})
     if (
         isinstance(demand, bool)
         or not isinstance(demand, (int, float))
@@ -232,7 +265,12 @@ def what_if_from(body: Any) -> HistoryChanges:
     for name, more in nodes.items():
         if isinstance(more, bool) or not isinstance(more, int) or not -MOST_NODES <= more <= MOST_NODES:
             raise TraceFault("bad_count", name=name, least=-MOST_NODES, most=MOST_NODES)
-    return HistoryChanges(float(demand), tuple(sorted(nodes.items())))
+    if not isinstance(teams, dict) or len(teams) > MOST_KINDS:
+        raise TraceFault("bad_teams", most=MOST_KINDS)
+    for name, more in teams.items():
+        if isinstance(more, bool) or not isinstance(more, int) or not 1 <= more <= MOST_TEAMS:
+            raise TraceFault("bad_count", name=name, least=1, most=MOST_TEAMS)
+    return HistoryChanges(float(demand), tuple(sorted(nodes.items())), tuple(sorted(teams.items())))
 
 
 def units_of(claims: Sequence[Claim]) -> list[int]:

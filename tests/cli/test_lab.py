@@ -21,7 +21,19 @@ def test_a_trace_is_tried_and_read_side_by_side(world: World, berth: Berth, tmp_
     file.write_text(TRACE)
 
     started = berth(
-        "lab", "run", "0", "1", "--trace", str(file), "--nodes", "1", "--demand", "1.5", who="operator"
+        "lab",
+        "run",
+        "0",
+        "1",
+        "--trace",
+        str(file),
+        "--nodes",
+        "1",
+        "--demand",
+        "1.5",
+        "--team",
+        "team1=1",
+        who="operator",
     )
     assert started.exit_code == 0, started.output
     uid = started.stdout.strip()
@@ -35,7 +47,7 @@ def test_a_trace_is_tried_and_read_side_by_side(world: World, berth: Berth, tmp_
     assert "BY P90" in shown
     assert "team2" in shown
     found = json.loads(berth("lab", "show", uid, "--json", who="operator").stdout)
-    assert found["what_if"] == {"demand": 1.5, "nodes": {}}
+    assert found["what_if"] == {"demand": 1.5, "nodes": {}, "teams": {"team1": 1}}
     assert len(berth("lab", "why", uid, "#40", "--json", who="operator").stdout.splitlines()) > 1
     assert berth("lab", "trace", uid, who="operator").stdout.startswith("seq,submit_s")
     assert berth("lab", "stop", uid, who="operator").exit_code == 1

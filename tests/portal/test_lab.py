@@ -183,6 +183,8 @@ def test_ten_requests_are_too_few_and_it_says_how_many_are_needed(world: World) 
         ({"trace": HEAD + "1,0,999999999999999,1,a\n"}, "trace"),
         ({"what_if": {"demand": 99}}, "what_if"),
         ({"what_if": {"nodes": {"gpu-77": 1}}}, "what_if"),
+        ({"what_if": {"teams": {"nobody": 1}}}, "what_if"),
+        ({"what_if": {"teams": ["team1"]}}, "what_if"),
         ({"trace": "", "since": None, "until": None}, "since"),
         ({"seed": -1}, "seed"),
     ],

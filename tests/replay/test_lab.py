@@ -97,6 +97,29 @@ def test_one_more_node_shortens_waits_and_the_last_one_stays() -> None:
         changed(past, HistoryChanges(nodes=(("gpu-99", 1),)), 1)
 
 
+def test_a_team_more_has_the_quota_of_its_model_and_copies_of_its_requests() -> None:
+    past = history("1,0,600,8,a", "2,60,300,4,b", "3,120,300,4,b")
+    past = replace(
+        past,
+        since=past.zero + timedelta(seconds=30),
+        quotas=tuple(replace(one, ceiling_milli=4000) if one.team_id == 3 else one for one in past.quotas),
+        claims=(replace(past.claims[0], team_id=3), *past.claims[1:]),
+    )
+
+    found = changed(past, HistoryChanges(teams=(("b", 2),)), 1)
+
+    assert found.teams == (*past.teams, "b+1", "b+2")
+    assert [one.ceiling_milli for one in found.quotas[3:]] == [4000, 4000]
+    assert [one.team_id for one in found.quotas] == [1, 2, 3, 4, 5]
+    assert [claim.team_id for claim in found.claims].count(4) == 3
+    # What ran when the period began is there from its beginning on, all others come later than their models.
+    assert [claim.queued_at for claim in found.claims].count(past.zero) == 3
+    assert sorted(found.names)[:3] == ["#1", "#1@1", "#1@2"]
+    assert found == changed(past, HistoryChanges(teams=(("b", 2),)), 1)
+    with pytest.raises(BadTrace, match="no team c"):
+        changed(past, HistoryChanges(teams=(("c", 1),)), 1)
+
+
 def test_demand_beyond_what_can_be_played_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.replay.history.MOST_REQUESTS", 5)
 
@@ -238,7 +261,16 @@ def test_what_was_held_before_a_preemption_counts_as_allocated() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"demand": 9}, {"demand": True}, {"nodes": {"a": "2"}}, {"more": 1}, [], {"nodes": []}]
+    "body",
+    [
+        {"demand": 9},
+        {"demand": True},
+        {"nodes": {"a": "2"}},
+        {"nodes": []},
+        {"teams": {"a": 0}},
+        {"more": 1},
+        [],
+    ],
 )
 def test_what_if_refuses_what_it_cannot_play(body: object) -> None:
     with pytest.raises(BadTrace):

@@ -28,6 +28,7 @@ def test_an_operator_tries_two_versions_and_reads_them_side_by_side(
     draft(world)
     operator = signed_in("operator")
     assert operator.post(PAGE, given()).status_code == 302
+    assert "There is no team Vision to go by." in operator.post(PAGE, given(team_like="Vision")).text
     run = LabRun.objects.get()
     one = f"{PAGE}{run.uid}/"
     assert "0 % played" in operator.get(one).text

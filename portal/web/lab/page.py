@@ -21,6 +21,7 @@ from portal.lab.models import OVER, LabRun, LabState
 from portal.lab.selectors import TracedWait, anonymous_trace, answers_of, changed_most, traced
 from portal.lab.services import LabWish, require_lab, run_of, runs_of, stop_run, submit_run
 from portal.policies.models import Policy
+from portal.teams.models import Team
 from portal.web.access import done, person, refused, rights_of
 from portal.web.lab.pictures import tables, titles, use_picture, wait_picture
 
@@ -69,6 +70,17 @@ class LabForm(forms.Form):
         max_value=2000,
         widget=forms.NumberInput({"class": "form-control"}),
     )
+    team_like = forms.ChoiceField(
+        label=gettext_lazy("Teams like"), required=False, widget=forms.Select({"class": "form-select"})
+    )
+    teams = forms.IntegerField(
+        label=gettext_lazy("Teams more"),
+        required=False,
+        min_value=1,
+        max_value=10,
+        help_text=gettext_lazy("With its quota and copies of its requests."),
+        widget=forms.NumberInput({"class": "form-control"}),
+    )
     seed = forms.IntegerField(
         label=gettext_lazy("Seed"),
         min_value=0,
@@ -103,18 +115,22 @@ class LabForm(forms.Form):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        versions, like = self.fields["versions"], self.fields["like"]
+        versions, like, team = self.fields["versions"], self.fields["like"], self.fields["team_like"]
         assert isinstance(versions, forms.ChoiceField)
         assert isinstance(like, forms.ChoiceField)
+        assert isinstance(team, forms.ChoiceField)
         rows = Policy.objects.all()[:MOST_VERSIONS]
         versions.choices = [*((row.version, _version(row)) for row in rows), (0, _("Built-in rules"))]
         names = Node.objects.order_by("name").values_list("name", flat=True)
         like.choices = [("", _("No change")), *((name, name) for name in names)]
+        known = Team.objects.order_by("name").values_list("name", flat=True).distinct()
+        team.choices = [("", _("No change")), *((name, name) for name in known)]
 
     def wish(self) -> LabWish:
         """Return what a valid form asks for."""
         data = self.cleaned_data
         nodes = {data["like"]: data["more"]} if data["like"] and data["more"] else {}
+        teams = {data["team_like"]: data["teams"] or 1} if data["team_like"] else {}
         until = data["until"]
         return LabWish(
             name=data["name"],
@@ -124,7 +140,7 @@ class LabForm(forms.Form):
             trace=data["trace"],
             nodes=data["nodes"] or 0,
             gpus_per_node=data["gpus_per_node"] or 8,
-            what_if={"demand": data["demand"], "nodes": nodes},
+            what_if={"demand": data["demand"], "nodes": nodes, "teams": teams},
             seed=data["seed"],
         )
 
@@ -233,6 +249,10 @@ def _asked(run: LabRun) -> list[str]:
             % {"times": f"{run.what_if['demand']:g}", "seed": run.seed}
         )
     found += [f"{more:+d} × {name}" for name, more in sorted(run.what_if["nodes"].items())]
+    found += [
+        _("%(n)d more like team %(team)s") % {"n": more, "team": name}
+        for name, more in sorted(run.what_if.get("teams", {}).items())
+    ]
     return found
 
 
