@@ -147,3 +147,20 @@ class Backend(Protocol):
     def tell(self, job: str) -> None:
         """Send what the cluster has for that to the programs of the job; safe to repeat."""
         ...
+
+
+def whole_devices(name: str, units: int, vendor: str, model: str, memory_mib: int) -> tuple[DeviceFact, ...]:
+    """Return the units of a pool as devices ``name/0``, ``name/1`` …: nothing smaller is told apart in a cluster."""
+    return tuple(
+        DeviceFact(
+            uuid=f"{name}/{number}",
+            index=number,
+            vendor=vendor,
+            model=model,
+            memory_mib=memory_mib,
+            grid=1,
+            modes=("exclusive",),
+            max_clients=1,
+        )
+        for number in range(units)
+    )

@@ -6,7 +6,7 @@ import argparse
 import logging
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -285,10 +285,22 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
     add_kubernetes(known, environ)
 
 
+def _add_texts(
+    group: argparse._ArgumentGroup,
+    environ: Mapping[str, str],
+    prefix: str,
+    rows: Iterable[tuple[str, str, str]],
+) -> None:
+    """Add options ``--prefix-name`` that are texts; the variable of each is what it is without being given."""
+    for name, metavar, text in rows:
+        usually = usual(environ, f"{prefix}_{name}")
+        group.add_argument(f"--{prefix}-{name}", default=usually, metavar=metavar, help=text)
+
+
 def add_slurm(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     """Add what describes a pool of a Slurm cluster (docs/slurm.md)."""
     group = known.add_argument_group("a pool of a Slurm cluster (--driver slurm)")
-    for name, metavar, text in (
+    rows = (
         ("partition", "NAME", "the partition that is lent"),
         ("gres", "GRES", "what a unit is there, such as gpu:a100 or gpu"),
         ("model", "MODEL", "what a unit is called here, such as a100-80gb (the type of the GRES)"),
@@ -301,16 +313,14 @@ def add_slurm(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> Non
         ("user", "NAME", "account of the system that all jobs run as (each holder's own; needs root)"),
         ("bin", "FOLDER", "where sbatch and the others are (the PATH)"),
         ("wait", "S", "how long a job may wait in the cluster's queue before its request queues again (240)"),
-    ):
-        group.add_argument(
-            f"--slurm-{name}", default=usual(environ, f"slurm_{name}"), metavar=metavar, help=text
-        )
+    )
+    _add_texts(group, environ, "slurm", rows)
 
 
 def add_kubernetes(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     """Add what describes a pool of a Kubernetes cluster (docs/kubernetes.md)."""
     group = known.add_argument_group("a pool of a Kubernetes cluster (--driver kubernetes)")
-    for name, metavar, text in (
+    rows = (
         ("config", "FILE", "kubeconfig to log in with (the service account of the agent's own pod)"),
         ("context", "NAME", "context of it (its current one)"),
         ("kind", "KIND", "how units are asked for: dra, plugin or hami (dra)"),
@@ -333,10 +343,8 @@ def add_kubernetes(known: argparse.ArgumentParser, environ: Mapping[str, str]) -
         ("model", "MODEL", "what a unit is called here, such as a100-80gb"),
         ("memory", "GIB", "memory of a unit, where the model is none that Berth knows"),
         ("wait", "S", "how long a pod may wait in the cluster before its request queues again (240)"),
-    ):
-        group.add_argument(
-            f"--kube-{name}", default=usual(environ, f"kube_{name}"), metavar=metavar, help=text
-        )
+    )
+    _add_texts(group, environ, "kube", rows)
 
 
 def described(options: argparse.Namespace, prefix: str, otherwise: str) -> tuple[str, str, int]:

@@ -17,6 +17,7 @@ from nodeagent.backends.base import (
     ClusterJob,
     LeaseOrder,
     PoolFacts,
+    whole_devices,
 )
 from nodeagent.backends.kubernetes.client import KubernetesClient, NameTakenError, NotThereError
 from nodeagent.backends.kubernetes.counting import by_names, by_slices
@@ -122,19 +123,7 @@ class KubernetesBackend:
     def devices(self, units: int) -> tuple[DeviceFact, ...]:
         """Return the pool's units; each is a whole device, which is all that is told apart."""
         pool = self._pool
-        return tuple(
-            DeviceFact(
-                uuid=f"kubernetes:{pool.node}/{number}",
-                index=number,
-                vendor=pool.vendor,
-                model=pool.model,
-                memory_mib=pool.memory_mib,
-                grid=1,
-                modes=("exclusive",),
-                max_clients=1,
-            )
-            for number in range(units)
-        )
+        return whole_devices(f"kubernetes:{pool.node}", units, pool.vendor, pool.model, pool.memory_mib)
 
     def ensure(self, order: LeaseOrder) -> ClusterJob:
         """Return the lease's Job, creating it with its claim where there is none of its name."""

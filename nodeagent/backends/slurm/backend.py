@@ -20,6 +20,7 @@ from nodeagent.backends.base import (
     ClusterJob,
     LeaseOrder,
     PoolFacts,
+    whole_devices,
 )
 from nodeagent.backends.slurm.commands import SlurmCommands, is_garbage, rows
 from nodeagent.backends.slurm.output import (
@@ -134,19 +135,8 @@ class SlurmBackend:
     def devices(self, units: int) -> tuple[DeviceFact, ...]:
         """Return the pool's units; each is a whole device, which is all that the cluster tells apart."""
         pool = self._pool
-        return tuple(
-            DeviceFact(
-                uuid=f"slurm:{self.cluster}/{pool.partition}/{pool.kind}/{number}",
-                index=number,
-                vendor=pool.vendor,
-                model=pool.model,
-                memory_mib=pool.memory_mib,
-                grid=1,
-                modes=("exclusive",),
-                max_clients=1,
-            )
-            for number in range(units)
-        )
+        named = f"slurm:{self.cluster}/{pool.partition}/{pool.kind}"
+        return whole_devices(named, units, pool.vendor, pool.model, pool.memory_mib)
 
     def ensure(self, order: LeaseOrder) -> ClusterJob:
         """Return the lease's job, submitting it where the cluster knows none of its name."""
