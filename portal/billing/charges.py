@@ -181,14 +181,15 @@ def _of_note(note: InvoiceNote, team: Team, position: int) -> Charge:
     """Return what a note comes to; ``position`` where it will stand, as long as it is on no line."""
     corrected, line = note.line, note.issued_line
     bill = line.invoice if line else None
+    total = getattr(corrected, "total", None)  # None of electricity
     return Charge(
         total_id=0,
         team=team,
         team_name=bill.team_name if bill else team.name,
         cost_centre=bill.cost_centre if bill else team.cost_centre,
-        user=corrected.total.user,
+        user=total.user if total else corrected.external.user,
         person=corrected.person,
-        flavor_id=corrected.total.flavor_id,
+        flavor_id=total.flavor_id if total else 0,
         flavor=corrected.flavor,
         device_model=corrected.device_model,
         micro_per_hour=corrected.micro_per_hour,

@@ -138,7 +138,8 @@ SELECT {columns} FROM (
   SELECT n.id AS note_id, c.number_of_invoice, c.team, c.cost_centre, b.period_id AS late_for_id,
     tstzrange(p.starts_at, p.ends_at) AS span, NULL::bigint AS seconds, NULL::bigint AS quantity,
     NULL::bigint AS micro_per_hour, n.currency, NULL::bigint AS rate_id, NULL::bigint AS list_per_hour, l.uid AS lease,
-    w.username AS person, f.slug AS sku, f.name AS flavor, m.name AS device_model, o.slug AS account,
+    w.username AS person, f.slug AS sku, coalesce(f.name, e.description) AS flavor, m.name AS device_model,
+    o.slug AS account,
     NULL AS project, '{{}}'::jsonb AS tags, NULL::numeric AS carbon_mg, NULL::numeric AS energy_mj,
     NULL AS energy_basis,
     CASE WHEN n.amount_micro < 0 THEN 'Credit note ' ELSE 'Debit note ' END || coalesce(n.number, n.uid)
@@ -147,8 +148,9 @@ SELECT {columns} FROM (
     AS c(note_id, number_of_invoice, team, cost_centre)
   JOIN billing_invoicenote n ON n.id = c.note_id JOIN billing_invoiceline x ON x.id = n.line_id
   JOIN billing_invoice b ON b.id = x.invoice_id JOIN billing_billingperiod p ON p.id = b.period_id
-  JOIN billing_usagetotal t ON t.line_id = x.id JOIN accounts_user w ON w.id = t.user_id
-  JOIN catalog_flavor f ON f.id = t.flavor_id JOIN fleet_devicemodel m ON m.id = f.device_model_id
+  LEFT JOIN billing_usagetotal t ON t.line_id = x.id LEFT JOIN billing_externalusage e ON e.billed_on_id = x.id
+  LEFT JOIN accounts_user w ON w.id = coalesce(t.user_id, e.user_id)
+  LEFT JOIN catalog_flavor f ON f.id = t.flavor_id LEFT JOIN fleet_devicemodel m ON m.id = f.device_model_id
   JOIN teams_team o ON o.id = n.team_id LEFT JOIN leases_lease l ON l.id = n.lease_id) rated
 ORDER BY note_id
 """

@@ -40,6 +40,7 @@ AT_HAND = ("line__invoice__period", "team", "proposed_by", "decided_by")
 # Fourteen joins in one question take PostgreSQL 60 ms to plan, whatever it finds.
 ASKED_FOR_APART = (
     Prefetch("line__total", UsageTotal.objects.select_related("user", "flavor__device_model")),
+    Prefetch("line__external", ExternalUsage.objects.select_related("user")),
     Prefetch("issued_line", InvoiceLine.objects.select_related("invoice")),
     "lease",
     "period",
@@ -201,7 +202,7 @@ def _check(line: InvoiceLine, amount: int, is_credit: bool, reason: str, lease: 
     room = open_credit(line) if is_credit else open_debit(line)
     if InvoiceNote.objects.filter(issued_line=line).exists():
         fields["line"] = _("This line is a note itself. Correct the line that it corrects.")
-    elif ExternalUsage.objects.filter(billed_on=line).exists():
+    elif ExternalUsage.objects.filter(billed_on=line, energy_mj=None).exists():
         fields["line"] = _("This line is external usage: the next bill of its source corrects it.")
     elif on_line is None:
         fields["lease"] = _("This lease is not on this line.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from portal.billing.models import InvoiceNote
+from portal.billing.models import ExternalUsage, InvoiceNote
 from portal.budgets.models import MovementKind, Wallet, WalletHold, WalletMovement
 from portal.budgets.wallets import paying_wallets, post
 from portal.catalog.pricing import SHARE_HOUR
@@ -84,8 +84,10 @@ def amend_settlements(lease_ids: Iterable[int], *, now: datetime) -> int:
 def post_note(note: InvoiceNote, *, now: datetime) -> None:
     """Let an approved note move the balance of its team: that of the wallet its lease was paid from, else the present.
 
-    Nothing where no wallet pays. Call in the transaction that approves it.
+    Nothing where no wallet pays, nor for electricity, which no wallet paid. Call in the transaction that approves it.
     """
+    if ExternalUsage.objects.filter(billed_on=note.line_id).exists():
+        return
     paid = WalletMovement.objects.filter(lease__isnull=False, lease=note.lease_id, kind__in=_SETTLED).first()
     payer = paying_wallets([note.team]).get(note.team_id)
     if paid is not None or payer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -43,18 +44,23 @@ from portal.billing.models import (
     ExternalUsage,
     FinanceImport,
     InvoiceLine,
+    InvoiceNote,
     LeaseEnergy,
     UsageRecord,
 )  # fmt: skip
+from portal.billing.notes import approve_note, propose_note
 from portal.billing.periods import BOOKS_LOCK, period_of
 from portal.billing.rehearsal import rehearse_close
 from portal.billing.selectors import invoice_view
+from portal.budgets.models import MovementKind, WalletMovement
+from portal.budgets.wallets import open_wallet
 from portal.catalog.models import Flavor
 from portal.common.errors import Conflict, Invalid
 from portal.common.invariants import broken
 from portal.common.sql import execute, fetch
 from portal.leases.models import Lease
-from portal.teams.models import Team
+from portal.teams.models import Role, Team
+from portal.teams.services import add_member
 from portal.web.invoices.csv_file import invoice_csv
 from tests.portal.builders import World, build_world
 
@@ -260,6 +266,54 @@ def test_what_changes_before_the_close_is_written_anew_and_what_is_written_canno
     before_it_was_kept = ExternalUsage.objects.get(is_live=True)
     assert mean_micro_per_kwh(before_it_was_kept) == 266_667, "by the amount of the line"
     assert [check for check in verify_books(period_of(AT), now=LATER) if check.wrong] == []
+
+
+def test_a_note_corrects_a_line_of_electricity_and_moves_no_wallet(world: World, client: Client) -> None:
+    lease = used(world)
+    hour(lease, measured=600)
+    month_priced()
+    meter_all(now=LATER)
+    february, team = period_of(AT), world.team("perception")
+    close_period(period=february, actor=None, now=LATER)
+    line = InvoiceLine.objects.get(external__isnull=False)
+    add_member(team=world.team("northwind"), user=world.user("alice"), role=Role.FINANCE, now=LATER)
+    open_wallet(
+        team=team, actor=world.user("finance"), rights=world.rights("finance"), at_zero="block", now=LATER
+    )
+    client.force_login(world.user("finance"))
+    address = reverse("web:note_new", args=[team.slug, "2026-02", line.position])
+    assert address in client.get(reverse("web:invoice", args=[team.slug, "2026-02"])).content.decode()
+    assert "0.23 EUR" in " ".join(strip_tags(client.get(address).content.decode()).split())
+    given: dict[str, Any] = {"line": line, "is_credit": True, "reason": "The meter was wrong", "now": LATER}
+    for amount, about in ((240_000, None), (10_000, lease)):
+        with pytest.raises(Invalid):
+            propose_note(amount_micro=amount, lease=about, actor=world.user("finance"), **given)
+
+    body = {"kind": "credit", "amount": "0.20", "reason": "The meter was wrong", "lease": ""}
+    assert client.post(address, body).status_code == 302
+    note = InvoiceNote.objects.get()
+    approve_note(note=note, actor=world.user("alice"), now=LATER)
+
+    assert not WalletMovement.objects.filter(kind=MovementKind.NOTE).exists()
+    march = period_of(LATER)
+    (charge,) = charges_of(march, [team])
+    assert (charge.username, charge.amount_micro, charge.flavor_id) == ("bob", -200_000, 0)
+    april = datetime(2026, 4, 2, 9, tzinfo=UTC)
+    close_period(period=march, actor=None, now=april)
+    march.refresh_from_db()
+    assert [check for check in verify_books(march, now=april) if check.wrong] == []
+    assert broken() == []
+    for address in (
+        reverse("web:invoice", args=[team.slug, "2026-03"]), reverse("web:reports") + "?month=2026-03&by=flavor",
+        f"/api/v1/invoices/{team.slug}/2026-03/", f"/api/v1/notes/{note.uid}/", reverse("web:note", args=[note.uid]),
+    ):  # fmt: skip
+        assert client.get(address).status_code == 200
+    file = io.BytesIO()
+    write_focus(file, march, charges_of(march, [team]))
+    (row,) = csv.DictReader(io.StringIO(file.getvalue().decode()))
+    assert (row["BilledCost"], row["ChargeClass"]) == ("-0.200000", "Correction")
+    assert json.loads(row["Tags"])["person"] == "bob"
+    assert client.get(reverse("web:invoice_pdf", args=[team.slug, "2026-03"])).status_code == 200
 
 
 def test_a_month_that_runs_is_counted_every_ten_minutes_and_pages_read_the_count(

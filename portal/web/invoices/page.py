@@ -77,7 +77,6 @@ def line(request: HttpRequest, slug: str, month: str, key: str) -> HttpResponse:
     part = records.get_page(request.GET.get("page"))
     context |= {
         "line": found,
-        "can_correct": not context["view"].is_draft and rights_of(request).is_finance,
         "page": part,
         "usage": usage_rows(list(part.object_list)),
         "filed": filed_rows(rated.labels or []),
@@ -100,5 +99,6 @@ def _context(request: HttpRequest, slug: str, month: str, now: datetime) -> dict
         "view": view,
         "bill": bill(view),
         "is_over": period.ends_at <= now,
+        "can_correct": not view.is_draft and rights_of(request).is_finance,
         "has_below": Team.objects.filter(parent=team).exists(),
     }
