@@ -1,4 +1,4 @@
-"""Requests that a budget or a wallet stops are left out of a turn, so that they keep no place from others."""
+"""Requests that a budget, a wallet or a quota stops are left out of a turn, so that they keep no place from others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from portal.leases.models import LeaseRequest
 from portal.leases.requests import expense_of
 from portal.leases.states import RequestState
 from portal.leases.wallet_holds import priced_for_wallets
+from portal.quotas.selectors import use_limits
 from portal.teams.models import Team
 from scheduler.engine.model import Reason, Snapshot, Wait
 
@@ -53,11 +54,14 @@ def hold_back(seen: Snapshot, *, now: datetime) -> tuple[Snapshot, list[Wait]]:
 def _tight_teams(team_ids: Iterable[int], *, now: datetime) -> frozenset[int]:
     """Return the teams of which even the dearest request might be stopped: the others need no look at each.
 
-    Quotes are as old as the requests, and a wallet holds by the prices of now: each of its requests is looked at.
+    Quotes are as old as the requests, and a wallet holds by the prices of now: each of its requests is looked at. So is
+    each where a quota limits GPU-hours or memory, of which the dearest need not take the most.
     """
     dearest: dict[int, int] = dict(fetch(_DEAREST, [list(team_ids)]))
     teams = list(Team.objects.filter(pk__in=dearest))
     expenses = [Expense(team, dearest[team.pk], now, now + timedelta(seconds=1)) for team in teams]
     answers = judge(expenses, now=now, with_waiting=False, together=False)
     tight = {team.pk for team, reached in zip(teams, answers, strict=True) if stopping(reached, False)}
-    return frozenset(tight | paying_wallets(teams).keys())
+    limits = use_limits({pk for team in teams for pk in team.lineage})
+    by_quota = {team.pk for team in teams if not limits.keys().isdisjoint(team.lineage)}
+    return frozenset(tight | by_quota | paying_wallets(teams).keys())

@@ -270,7 +270,8 @@ def _growth_expense(
     )
     return Expense(
         request.team, price.amount_micro, since, until, is_preemptible=True, hold_micro=price.hold_micro,
-        wallet_id=wallet_id,
+        wallet_id=wallet_id, share_milli=request.flavor.share_milli * count,
+        memory_mib=request.flavor.memory_mib * count,
     )  # fmt: skip
 
 

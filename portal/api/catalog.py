@@ -219,7 +219,7 @@ class QuoteEndpoint(Endpoint):
         check_possible(team, flavor, spec.count, spec.nodes)
         price = quote_of(team, flavor, spec, now=now)
         seen = preview(team=team, flavor=flavor, spec=spec, user_id=self.person.pk, now=now)
-        reached = budget_says(team, spec, price, now=now)
+        reached = budget_says(team, flavor, spec, price, now=now)
         stop = stopping(reached, spec.is_preemptible)
         rule = stop or asking_approval(reached)
         payer = paying_wallets([team]).get(team.pk)

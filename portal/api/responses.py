@@ -139,6 +139,14 @@ class QuotaAnswer(ResponseShape):
     most_duration_s = s.IntegerField(
         allow_null=True, help_text="How long one lease may run, extensions counted in; null: no limit."
     )
+    gpu_seconds_a_month = s.IntegerField(
+        allow_null=True, help_text="Device seconds by share in a month; null: no limit."
+    )
+    used_gpu_seconds = s.IntegerField(
+        allow_null=True, help_text="Used and held of this month's; null: no limit."
+    )
+    most_memory_mib = s.IntegerField(allow_null=True, help_text="Device memory held at once; null: no limit.")
+    held_memory_mib = s.IntegerField(allow_null=True, help_text="Device memory held now; null: no limit.")
     version = s.IntegerField()
 
 

@@ -45,6 +45,7 @@ from portal.billing.selectors import currency, period_of, team_spend
 from portal.budgets.services import monthly_amounts
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.zones import LONGEST_NAME
+from portal.leases.budget_standing import quota_uses
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES, RequestState
 from portal.notifications.models import Notification
@@ -77,6 +78,14 @@ class QuotaBody(Body):
     most_duration_s = Whole(
         least=1, most=MOST_RUN_S, allow_null=True, required=False,
         help_text="How long one lease may run; left out: as it is; null: no limit.",
+    )  # fmt: skip
+    gpu_seconds_a_month = Whole(
+        least=1, most=MOST_GPU_SECONDS, allow_null=True, required=False,
+        help_text="Device seconds by share in a month; left out: as it is; null: no limit.",
+    )  # fmt: skip
+    most_memory_mib = Whole(
+        least=1, most=10**9, allow_null=True, required=False,
+        help_text="Device memory held at once; left out: as it is; null: no limit.",
     )  # fmt: skip
 
 
@@ -447,6 +456,7 @@ def member_row(row: Membership) -> Row:
 
 def _quota_answer(team: Team) -> Response:
     row = Quota.objects.select_related("cohort").filter(team=team).first() or Quota(team=team)
+    use = quota_uses([row], now=timezone.now())[team.pk]
     body: dict[str, Any] = {
         "guaranteed_milli": row.guaranteed_milli,
         "ceiling_milli": row.ceiling_milli,
@@ -454,6 +464,10 @@ def _quota_answer(team: Team) -> Response:
         "lending_milli": row.lending_milli,
         "cohort": None if row.cohort is None else {"id": row.cohort.pk, "name": row.cohort.name},
         "most_duration_s": row.most_duration_s,
+        "gpu_seconds_a_month": row.gpu_seconds_a_month,
+        "used_gpu_seconds": use.gpu_seconds,
+        "most_memory_mib": row.most_memory_mib,
+        "held_memory_mib": use.memory_mib,
         "version": row.version,
     }
     return Response(body, headers={"ETag": f'"{row.version}"'})

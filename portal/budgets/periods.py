@@ -25,6 +25,15 @@ def stretch_of(since: date, until: date, months: Months) -> BudgetStretch:
     return BudgetStretch(since, until, months.start(since), months.start(until))
 
 
+def months_between(since: datetime, until: datetime, months: Months) -> list[BudgetStretch]:
+    """Return each month that the time from ``since`` to ``until`` touches, that of ``since`` at least."""
+    month = months.of(since)
+    found = [stretch_of(month, next_month(month), months)]
+    while found[-1].ends_at < until:
+        found.append(stretch_of(found[-1].until, next_month(found[-1].until), months))
+    return found
+
+
 def month_start(at: datetime) -> date:
     """Return the first day of an instant's month."""
     return Months().of(at)

@@ -52,11 +52,6 @@ def paying_wallets(teams: Iterable[Team]) -> dict[int, Wallet]:
     return found
 
 
-def has_wallet(team: Team) -> bool:
-    """Say whether the team or one above it has a wallet, open or not."""
-    return bool(fetch("SELECT 1 FROM budgets_wallet WHERE team_id = ANY(%s) LIMIT 1", [team.lineage]))
-
-
 def lock_wallets(team_ids: Iterable[int]) -> bool:
     """Lock the wallets of these teams in the order of their ids; False where there is none. In a transaction."""
     return bool(

@@ -10,13 +10,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from portal.budgets.models import BudgetAction, SpendBasis
+from portal.common.moments import month
+from portal.common.units import HOUR_S, memory_text
 
 Figures = dict[str, Any]
-BALANCE = "balance"
+BALANCE, HOURS, MEMORY = "balance", "hours", "memory"
 
 
 def reached_sentence(figures: Figures) -> str:
-    """Return the sentences for what stops something, from its figures (``ReachedThreshold``, ``BalanceShortfall``)."""
+    """Return the sentences for what stops something, from its figures: those of a ``Reached`` of the gate."""
+    if figures.get("basis") == HOURS:
+        return _hours_sentence(figures)
+    if figures.get("basis") == MEMORY:
+        return _memory_sentence(figures)
     if figures.get("basis") == BALANCE:
         return _short_sentence(figures)
     if figures.get("basis") == SpendBasis.FORECAST:
@@ -44,6 +50,56 @@ def reached_sentence(figures: Figures) -> str:
         "percent": figures.get("percent", "?"),
     }
     return said % {"first": why % values, "second": rules[action] % values, "third": _next(figures, action)}
+
+
+def _hours_sentence(figures: Figures) -> str:
+    limit, wanted = int(figures.get("limit_gpu_s", 0)), int(figures.get("wanted_gpu_s", 0))
+    since, until = (date.fromisoformat(str(figures[name])) for name in ("since", "until"))
+    values = {
+        "team": figures.get("name") or _("your team"),
+        "left": hours_text(int(figures.get("left_gpu_s", 0))),
+        "limit": hours_text(limit),
+        "wanted": hours_text(wanted),
+        "month": month(since),
+        "day": date_format(until, pgettext("format of a day", "j M")),
+    }
+    if wanted > limit:
+        said = _(
+            "The quota of %(team)s allows %(limit)s GPU-hours in %(month)s, and this would take %(wanted)s."
+            " Ask for less, or ask whoever sets that quota for more."
+        )
+    else:
+        said = _(
+            "%(team)s has %(left)s of its %(limit)s GPU-hours of %(month)s left, and this would take"
+            " %(wanted)s. Ask for less, wait until %(day)s, or ask whoever sets that quota for more."
+        )
+    return said % values
+
+
+def _memory_sentence(figures: Figures) -> str:
+    limit, wanted = int(figures.get("limit_mib", 0)), int(figures.get("wanted_mib", 0))
+    values = {
+        "team": figures.get("name") or _("your team"),
+        "used": memory_text(int(figures.get("used_mib", 0))),
+        "limit": memory_text(limit),
+        "wanted": memory_text(wanted),
+    }
+    if wanted > limit:
+        said = _(
+            "The quota of %(team)s allows %(limit)s of device memory at once, and this would take %(wanted)s."
+            " Ask for less, or ask whoever sets that quota for more."
+        )
+    else:
+        said = _(
+            "%(team)s holds %(used)s of the %(limit)s of device memory that its quota allows at once, and this"
+            " takes %(wanted)s. It starts when enough is freed; ask for less to start sooner."
+        )
+    return said % values
+
+
+def hours_text(gpu_seconds: int) -> str:
+    """Return device seconds as GPU-hours to two places: "1,250.5"."""
+    return f"{gpu_seconds / HOUR_S:,.2f}".rstrip("0").rstrip(".")
 
 
 def _short_sentence(figures: Figures) -> str:

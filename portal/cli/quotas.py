@@ -48,6 +48,12 @@ def set_quota(
     run_hours: Annotated[
         float | None, typer.Option(min=0, max=270_000, help="Hours one lease runs at most; 0: no limit.")
     ] = None,
+    month_hours: Annotated[
+        float | None, typer.Option(min=0, max=100_000_000, help="GPU-hours of a month; 0: no limit.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(min=0, max=900_000, help="GiB of device memory held at once; 0: no limit.")
+    ] = None,
     dry: Annotated[bool, typer.Option("--preview", help="Only say whom it would affect.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -67,6 +73,10 @@ def set_quota(
             body["cohort_id"] = None if alone else cohort_id
         if run_hours is not None:
             body["most_duration_s"] = round(run_hours * 3600) or None
+        if month_hours is not None:
+            body["gpu_seconds_a_month"] = round(month_hours * 3600) or None
+        if memory is not None:
+            body["most_memory_mib"] = round(memory * 1024) or None
         if dry:
             told_for_whom(portal.post(f"{path}preview/", body)["preview"], as_json)
             return
@@ -206,12 +216,20 @@ def _quota_facts(row: Any) -> None:
             ("in use", _devices(row["used_milli"])),
             ("cohort", f"{row['cohort']['id']} {row['cohort']['name']}" if row["cohort"] else "none"),
             ("lends", "all it does not use" if lending is None else f"at most {_devices(lending)}"),
+            ("GPU-hours", _used_of(row["used_gpu_seconds"], row["gpu_seconds_a_month"], 3600, "this month")),
+            ("memory", _used_of(row["held_memory_mib"], row["most_memory_mib"], 1024, "GiB held")),
             (
                 "longest run",
                 formatting.span(row["most_duration_s"]) if row["most_duration_s"] else "no limit",
             ),
         )
     )
+
+
+def _used_of(used: int | None, limit: int | None, unit: int, what: str) -> str:
+    if limit is None:
+        return "no limit"
+    return f"{(used or 0) / unit:,.6g} of {limit / unit:,.6g} {what}"
 
 
 def _told_cohort(row: Any, as_json: bool) -> None:

@@ -75,12 +75,12 @@ class QuotaExceeded(BerthError):
 
 
 class BudgetExceeded(BerthError):
-    """A budget of the team, or of a team above it, or the balance of the wallet that pays does not allow this."""
+    """A budget or quota of the team, or of a team above it, or the balance that pays does not allow this."""
 
     code = "budget_exceeded"
     status = 409
-    title = _("Budget or balance do not allow this")
-    next_step = _("Ask for less, or ask finance to raise the budget or top up the wallet.")
+    title = _("Budget, balance or quota do not allow this")
+    next_step = _("Ask for less, or ask those who set the budget, the wallet or the quota for more.")
 
 
 class Impossible(BerthError):

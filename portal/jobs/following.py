@@ -225,7 +225,11 @@ def _pay_until(lease: Lease, until: datetime, now: datetime) -> int | None:
         except Conflict:  # nobody knows what it costs
             return None
         expense = replace(
-            expense, micro=price.amount_micro, starts_at=lease.not_after, hold_micro=price.hold_micro
+            expense,
+            micro=price.amount_micro,
+            starts_at=lease.not_after,
+            hold_micro=price.hold_micro,
+            share_milli=lease.share_milli,
         )
     (reached,) = judge([expense], now=now, with_waiting=False)
     if stopping(reached, lease.is_preemptible) is not None or asking_approval(reached) is not None:

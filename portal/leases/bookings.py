@@ -16,7 +16,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
 from portal.audit.services import record
-from portal.common.errors import QuotaExceeded
+from portal.common.errors import BudgetExceeded, QuotaExceeded
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
 from portal.common.sql import execute, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
@@ -24,6 +24,7 @@ from portal.fleet.pauses import PAUSED, paused_devices
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
 from portal.leases import shared_hosts
+from portal.leases.budget_gate import memory_short, refuse
 from portal.leases.lifecycle import drop_booked
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.states import EndReason, LeaseState, RequestState
@@ -86,8 +87,8 @@ def _start(request_id: int, now: datetime) -> bool:
             return True
         except _Busy:
             return False
-        except (QuotaExceeded, IntegrityError) as error:
-            why = "quota" if isinstance(error, QuotaExceeded) else "held"
+        except (BudgetExceeded, QuotaExceeded, IntegrityError) as error:
+            why = "held" if isinstance(error, IntegrityError) else "quota"
     patience = timedelta(seconds=settings.BOOKING_PATIENCE_S)
     # A seat of a workshop is due since its person came.
     came = fetch("SELECT claimed_at FROM leases_workshopseat WHERE request_id = %s", [request_id])
@@ -108,10 +109,11 @@ def _begin(request_id: int, seen: Sequence[Lease], now: datetime) -> None:
 
     Quota rows come before leases, as on every other path: what is reserved was read without a lock, so it is
     compared with what is locked then. They begin when what stood in their place was given back, where that is
-    later than ``now``: an instant that was taken before that was seen. Raises _Busy, QuotaExceeded and
-    IntegrityError.
+    later than ``now``: an instant that was taken before that was seen. Raises _Busy, QuotaExceeded, BudgetExceeded
+    where a quota lets too little memory be held, and IntegrityError.
     """
     quotas.reserve([(lease.team, lease.cost_milli) for lease in seen])
+    refuse(memory_short(seen[0].team, sum(lease.flavor.memory_mib * lease.count for lease in seen)))
     leases = _lock_booked(request_id)
     if [lease.pk for lease in leases] != [lease.pk for lease in seen]:
         raise _Busy
@@ -141,7 +143,7 @@ def _booked(**more: Any) -> QuerySet[Lease]:
     """Return the leases that are booked and meet these conditions, by id, with what starting one reads."""
     return (
         Lease.objects.filter(state=LeaseState.BOOKED, **more)
-        .select_related("team", "request", "user", "node")
+        .select_related("team", "request", "user", "node", "flavor")
         .order_by("pk")
     )
 

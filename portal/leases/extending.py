@@ -58,7 +58,7 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
         )
     _check(together, locked, extra_s, now)
     price = _price(together, locked, extra_s)
-    asks = _check_budgets(locked, price, extra_s, now)
+    asks = _check_budgets(together, locked, price, extra_s, now)
     if not _needs_approval(locked, extra_s) and asks is None:
         _extend(together, locked, price, extra_s, now)
         record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
@@ -143,7 +143,9 @@ def _price(together: Sequence[Lease], locked: Lease, extra_s: int) -> pricing.Qu
     )
 
 
-def _check_budgets(locked: Lease, price: pricing.Quote | None, extra_s: int, now: datetime) -> Reached | None:
+def _check_budgets(
+    together: Sequence[Lease], locked: Lease, price: pricing.Quote | None, extra_s: int, now: datetime
+) -> Reached | None:
     """Return the threshold from which on more time needs an approval; raises BudgetExceeded where there is none."""
     if price is None:
         return None
@@ -151,6 +153,7 @@ def _check_budgets(locked: Lease, price: pricing.Quote | None, extra_s: int, now
     expense = Expense(
         locked.team, price.amount_micro, locked.not_after, until, locked.is_preemptible,
         hold_micro=price.hold_micro, wallet_id=wallet_of(locked),
+        share_milli=sum(one.share_milli for one in together if not one.is_extra),
     )  # fmt: skip
     return admit(expense, now=now)
 
@@ -196,7 +199,7 @@ def approve_extension(*, lease: Lease, actor: User, rights: Rights, note: str, n
     asked, decided_for = _decidable(locked, rights)
     _check(together, locked, asked.extra_s, now)
     price = _price(together, locked, asked.extra_s)
-    _check_budgets(locked, price, asked.extra_s, now)
+    _check_budgets(together, locked, price, asked.extra_s, now)
     _decide(asked, ExtensionState.APPROVED, actor, decided_for, note, now)
     _extend(together, locked, price, asked.extra_s, now)
     team_id, extra_s = locked.team_id, asked.extra_s

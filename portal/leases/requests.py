@@ -305,16 +305,21 @@ def expense_of(request: LeaseRequest, *, now: datetime) -> Expense:
         starts_at=starts_at,
         ends_at=starts_at + timedelta(seconds=max(request.remaining_s, 1)),
         is_preemptible=request.is_preemptible,
+        share_milli=request.flavor.share_milli * request.count * max(request.nodes, 1),
+        memory_mib=request.flavor.memory_mib * request.count * max(request.nodes, 1),
     )
 
 
-def budget_says(team: Team, spec: RequestSpec, price: pricing.Quote, *, now: datetime) -> tuple[Reached, ...]:
-    """Return what budgets and wallets would say to a request that is sent now, the strictest first."""
+def budget_says(
+    team: Team, flavor: Flavor, spec: RequestSpec, price: pricing.Quote, *, now: datetime
+) -> tuple[Reached, ...]:
+    """Return what budgets, wallets and quotas would say to a request that is sent now, the strictest first."""
     starts_at = spec.starts_at or now
     ends_at = starts_at + timedelta(seconds=spec.duration_s)
     expense = Expense(
-        team, price.amount_micro, starts_at, ends_at, spec.is_preemptible, hold_micro=price.hold_micro
-    )
+        team, price.amount_micro, starts_at, ends_at, spec.is_preemptible, hold_micro=price.hold_micro,
+        share_milli=flavor.share_milli * spec.units, memory_mib=flavor.memory_mib * spec.units,
+    )  # fmt: skip
     return preview(expense, now=now)
 
 

@@ -179,8 +179,9 @@ def _asks_by_budget(team: Team, flavor: Flavor, spec: WorkshopSpec, seats: int, 
     hold_budgets([team])
     price = quote_of(team, flavor, spec.of_one, now=now)
     whole = Expense(
-        team, price.amount_micro * seats, spec.starts_at, spec.ends_at, hold_micro=price.hold_micro * seats
-    )
+        team, price.amount_micro * seats, spec.starts_at, spec.ends_at, hold_micro=price.hold_micro * seats,
+        share_milli=flavor.share_milli * seats, memory_mib=flavor.memory_mib * seats,
+    )  # fmt: skip
     return admit(whole, now=now) is not None
 
 

@@ -25,7 +25,8 @@ class Quota(models.Model):
 
     What a team of a cohort uses above its guarantee is borrowed; it lends at most ``lending_milli`` of what it
     does not use itself (None: all of it). ``most_duration_s`` is how long one lease may run, extensions counted in
-    (None: as long as its flavor).
+    (None: as long as its flavor), ``gpu_seconds_a_month`` how many device seconds by share may fall into a month of the
+    organisation's zone, and ``most_memory_mib`` how much device memory is held at once (None: no limit).
 
     ``used_milli`` counts what is live now and is changed only in the transaction that grants or
     frees, with the rows of the lineage locked in id order.
@@ -39,6 +40,8 @@ class Quota(models.Model):
     lending_milli = models.PositiveBigIntegerField(null=True, blank=True)
     cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.PROTECT, related_name="quotas")
     most_duration_s = models.PositiveBigIntegerField(null=True, blank=True)
+    gpu_seconds_a_month = models.PositiveBigIntegerField(null=True, blank=True)
+    most_memory_mib = models.PositiveBigIntegerField(null=True, blank=True)
 
     class Meta:
         constraints = [
@@ -57,6 +60,13 @@ class Quota(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(most_duration_s=None) | Q(most_duration_s__gt=0), name="quota_run_time_positive"
+            ),
+            models.CheckConstraint(
+                condition=Q(gpu_seconds_a_month=None) | Q(gpu_seconds_a_month__gt=0),
+                name="quota_hours_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(most_memory_mib=None) | Q(most_memory_mib__gt=0), name="quota_memory_positive"
             ),
         ]
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -72,6 +72,33 @@ def smallest_ceiling(team: Team) -> int | None:
     quotas = (TeamQuota(pk, parents.get(pk), *row) for pk, *row in known.values())
     bound = Budget((*unknown, *quotas)).lowest_ceiling(team.pk)
     return None if bound is None else bound[1]
+
+
+# Quotas that limit GPU-hours or memory; every request that comes in asks this.
+LIMITED = (
+    "SELECT team_id FROM quotas_quota WHERE team_id = ANY(%s)"
+    " AND (gpu_seconds_a_month IS NOT NULL OR most_memory_mib IS NOT NULL)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UseLimit:
+    """How many device seconds a month and how much device memory at once a team's quota lets it and those below use."""
+
+    team_id: int
+    team: str
+    gpu_seconds: int | None
+    memory_mib: int | None
+
+
+def use_limits(team_ids: Iterable[int]) -> dict[int, UseLimit]:
+    """Return by team id which of these teams' quotas limit GPU-hours or memory; one query."""
+    rows = fetch(
+        "SELECT q.team_id, t.name, q.gpu_seconds_a_month, q.most_memory_mib FROM quotas_quota q"  # noqa: S608 (our own text)
+        f" JOIN teams_team t ON t.id = q.team_id WHERE q.team_id IN ({LIMITED})",
+        [sorted(set(team_ids))],
+    )
+    return {row[0]: UseLimit(*row) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from portal.common.errors import Conflict, Invalid, QuotaExceeded
 from portal.common.sql import Row, execute, fetch
 from portal.quotas.cohorts import cohorts_for
 from portal.quotas.models import Quota
+from portal.quotas.selectors import LIMITED
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
 from scheduler.engine.quota import TeamAccount
@@ -36,6 +37,18 @@ def reserve(costs: Iterable[tuple[Team, int]]) -> None:
             raise QuotaExceeded(team_id=team_id, wanted=total[team_id], headroom=max(0, ceiling - used))
     _check_cohorts([row for row in rows if row[5] is not None], total)
     _count(total, sign=1)
+
+
+def lock_limited(team_ids: Collection[int]) -> bool:
+    """Lock all that ``reserve`` would lock for these teams and return True, where a quota limits GPU-hours or memory.
+
+    ``team_ids`` are whole lineages. Only the rows that limit would break the order of ids, as a grant goes on to take
+    lower ones. Call inside a transaction, after budgets and wallets and before leases.
+    """
+    if not fetch(f"{LIMITED} LIMIT 1", [list(team_ids)]):
+        return False
+    _locked(list(team_ids))
+    return True
 
 
 class _Joined(Exception):
@@ -127,6 +140,8 @@ def set_quota(
     lending_milli: int | Unchanged | None = KEEP,
     cohort_id: int | Unchanged | None = KEEP,
     most_duration_s: int | Unchanged | None = KEEP,
+    gpu_seconds_a_month: int | Unchanged | None = KEEP,
+    most_memory_mib: int | Unchanged | None = KEEP,
     rights: Rights | None = None,
 ) -> Quota:
     """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``.
@@ -148,7 +163,12 @@ def set_quota(
     quota.cohort_id = _cohort(quota, team, cohort_id, rights)
     quota.guaranteed_milli, quota.ceiling_milli, quota.version = guaranteed_milli, ceiling_milli, version + 1
     fields = ["guaranteed_milli", "ceiling_milli", "lending_milli", "cohort_id", "version"]
-    for name, wanted in {"most_duration_s": most_duration_s}.items():
+    limits = {
+        "most_duration_s": most_duration_s,
+        "gpu_seconds_a_month": gpu_seconds_a_month,
+        "most_memory_mib": most_memory_mib,
+    }
+    for name, wanted in limits.items():
         if isinstance(wanted, Unchanged):
             continue
         if wanted is not None and wanted < 1:
@@ -182,6 +202,8 @@ def _told(quota: Quota) -> dict[str, int | None]:
         "lending": quota.lending_milli,
         "cohort": quota.cohort_id,
         "most_duration_s": quota.most_duration_s,
+        "gpu_seconds_a_month": quota.gpu_seconds_a_month,
+        "most_memory_mib": quota.most_memory_mib,
     }
 
 

@@ -40,7 +40,8 @@ REASONS: dict[str, ReasonKind] = {
     ),
     "budget_reached": ReasonKind(
         "A budget of the team, or of a team above it, has reached a threshold that keeps this from starting,"
-        " or the wallet that pays does not cover it.",
+        " the wallet that pays does not cover it, or a quota has too few GPU-hours of the month or too little device"
+        " memory left (basis hours or memory).",
         (
             "team",
             "name",
@@ -49,10 +50,17 @@ REASONS: dict[str, ReasonKind] = {
             "percent",
             "would_percent",
             "is_monthly",
+            "since",
             "until",
             "left_micro",
             "wanted_micro",
             "currency",
+            "limit_gpu_s",
+            "left_gpu_s",
+            "wanted_gpu_s",
+            "limit_mib",
+            "used_mib",
+            "wanted_mib",
         ),
     ),
     "room_is_made": ReasonKind(

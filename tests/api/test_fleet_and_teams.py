@@ -114,17 +114,22 @@ def test_limits_of_a_quota_are_set_kept_and_refused_by_name(world: World, calls:
     alice, body = calls("alice"), {"guaranteed_milli": 500, "ceiling_milli": 2000}
     path = "teams/perception/quota/"
 
-    made = alice.put(path, body | {"most_duration_s": 7200}, **{"If-Match": '"1"'})
+    limits = {"most_duration_s": 7200, "gpu_seconds_a_month": 7200, "most_memory_mib": 50_000}
+    made = alice.put(path, body | limits, **{"If-Match": '"1"'})
     kept = alice.put(path, body, **{"If-Match": '"2"'})
     wrong = alice.put(path, body | {"most_duration_s": 0}, **{"If-Match": '"3"'})
     quoted = calls("bob").post("quote/", {"team": "perception", "flavor": "h100-1g-10gb", "duration_s": 7260})
 
     assert (made.status_code, made.json()["most_duration_s"]) == (200, 7200)
-    assert kept.json()["most_duration_s"] == 7200
+    assert {name: kept.json()[name] for name in limits} == limits
+    assert (kept.json()["used_gpu_seconds"], kept.json()["held_memory_mib"]) == (0, 0)
     assert wrong.status_code == 422
     assert "most_duration_s" in wrong.text
     assert quoted.status_code == 422
     assert "at most 2 h in all" in quoted.text
+    large = calls("bob").post("quote/", {"team": "perception", "flavor": "h100", "duration_s": 7200})
+    assert large.json()["budget"]["is_refused"] is True
+    assert "of device memory at once" in large.json()["budget"]["sentence"]
 
 
 def test_own_quota_is_for_the_team_above_to_set(world: World, calls: Any) -> None:

@@ -124,10 +124,28 @@ def test_a_quota_is_tried_before_it_is_set(berth: Any, world: World) -> None:
 
 
 def test_limits_of_a_quota_are_set_shown_and_taken_away(berth: Any, world: World) -> None:
-    done = berth("quota", "set", "perception", "--run-hours", "36", who="alice")
+    done = berth(
+        "quota",
+        "set",
+        "perception",
+        "--run-hours",
+        "36",
+        "--month-hours",
+        "500",
+        "--memory",
+        "160",
+        who="alice",
+    )
 
     assert done.exit_code == 0, done.stderr
-    assert Quota.objects.get(team__slug="perception").most_duration_s == 36 * 3600
-    assert "1 d 12 h" in berth("quota", "show", "perception", who="bob").stdout
-    berth("quota", "set", "perception", "--run-hours", "0", who="alice")
-    assert Quota.objects.get(team__slug="perception").most_duration_s is None
+    row = Quota.objects.get(team__slug="perception")
+    limits = (row.most_duration_s, row.gpu_seconds_a_month, row.most_memory_mib)
+    assert limits == (36 * 3600, 500 * 3600, 160 * 1024)
+    shown = berth("quota", "show", "perception", who="bob").stdout
+    assert "1 d 12 h" in shown
+    assert "0 of 500 this month" in shown
+    assert "0 of 160 GiB held" in shown
+    gone = ("--run-hours", "0", "--month-hours", "0", "--memory", "0")
+    berth("quota", "set", "perception", *gone, who="alice")
+    row.refresh_from_db()
+    assert (row.most_duration_s, row.gpu_seconds_a_month, row.most_memory_mib) == (None, None, None)

@@ -166,6 +166,32 @@ def test_a_longest_run_time_is_set_on_the_page_and_said_beside_the_length(
     assert "runs for at most 1 d 12 h in all" in refused.text
 
 
+def test_hours_and_memory_are_set_on_the_page_shown_and_said_in_the_quote(
+    world: World, signed_in: SignedIn
+) -> None:
+    version = Quota.objects.get(team__slug="perception").version
+    sent = {"guaranteed": "1", "ceiling": "4", "version": version}
+    alice, bob = signed_in("alice"), signed_in("bob")
+
+    wrong = alice.post("/teams/perception/quota/", sent | {"month_hours": "0", "most_memory": "-1"})
+    done = alice.post("/teams/perception/quota/", sent | {"month_hours": "2.5", "most_memory": "60"})
+
+    assert (wrong.status_code, done.status_code) == (422, 302)
+    row = Quota.objects.get(team__slug="perception")
+    assert (row.gpu_seconds_a_month, row.most_memory_mib) == (9000, 60 * 1024)
+    form = alice.get("/teams/perception/quota/").text
+    assert 'value="2.5"' in form
+    assert 'value="60"' in form
+    page = bob.get("/teams/perception/").text
+    assert "Perception: 0 of 2.5 GPU-hours of this month are used or held." in page
+    assert "Perception: 0 MiB of 60 GiB of device memory are held." in page
+    asked = {"team": "perception", "flavor": "h100", "duration": "1 h", "count": "1"}
+    assert (
+        "The quota of Perception allows 60 GiB of device memory at once"
+        in bob.get("/requests/quote/", asked).text
+    )
+
+
 def test_nobody_sets_the_quota_of_their_own_team(world: World, signed_in: SignedIn) -> None:
     sent = {"guaranteed": "99", "ceiling": "99", "version": "1"}
 

@@ -132,7 +132,7 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
     """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
     flavor = check_spec(team, spec, now=now)
     price = quote_of(team, flavor, spec, now=now)
-    reached = budget_says(team, spec, price, now=now)
+    reached = budget_says(team, flavor, spec, price, now=now)
     stop = stopping(reached, spec.is_preemptible)
     rule = stop or asking_approval(reached)
     seen = forecasting.preview(team=team, flavor=flavor, spec=spec, user_id=rights.user.pk, now=now)

@@ -8,6 +8,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import User
+from portal.common.units import HOUR_S
 from portal.quotas.models import Quota
 from portal.teams.models import Role
 from portal.web.fields import MaybeDuration, MomentField
@@ -15,6 +16,7 @@ from portal.web.figures import duration_text
 
 MOST_DEVICES = Decimal(1_000_000)
 SHARES = 1000
+MIB_PER_GIB = 1024
 
 
 class MemberForm(forms.Form):
@@ -81,6 +83,30 @@ class QuotaForm(forms.Form):
         help_text=_("Of one lease, extensions counted in, such as 3 d. Empty: as long as its flavor allows."),
         widget=forms.TextInput({"class": "form-control", "placeholder": "3 d", "autocomplete": "off"}),
     )
+    month_hours = forms.DecimalField(
+        label=_("GPU-hours a month"),
+        required=False,
+        min_value=Decimal("0.01"),
+        max_value=Decimal(100_000_000),
+        decimal_places=2,
+        help_text=_(
+            "What may be used, held and waited for in a month: shares of devices times hours. Empty: no limit."
+        ),
+        widget=forms.NumberInput(
+            {"class": "form-control", "step": "any", "min": "0", "inputmode": "decimal"}
+        ),
+    )
+    most_memory = forms.DecimalField(
+        label=_("Device memory at once"),
+        required=False,
+        min_value=Decimal("0.01"),
+        max_value=Decimal(100_000_000),
+        decimal_places=2,
+        help_text=_("What leases hold at the same time; what is more waits. Empty: no limit."),
+        widget=forms.NumberInput(
+            {"class": "form-control", "step": "any", "min": "0", "inputmode": "decimal"}
+        ),
+    )
     version = forms.IntegerField(min_value=1, max_value=2**31 - 1, widget=forms.HiddenInput())
 
     def __init__(self, *args: Any, cohorts: Iterable[tuple[int, str]] = (), **kwargs: Any) -> None:
@@ -100,6 +126,8 @@ class QuotaForm(forms.Form):
                 "ceiling": devices(quota.ceiling_milli),
                 "lending": devices(quota.lending_milli),
                 "cohort": quota.cohort_id or "",
+                "month_hours": _short(quota.gpu_seconds_a_month, HOUR_S),
+                "most_memory": _short(quota.most_memory_mib, MIB_PER_GIB),
                 "most_duration": duration_text(quota.most_duration_s) if quota.most_duration_s else "",
                 "version": quota.version,
             },
@@ -110,6 +138,16 @@ class QuotaForm(forms.Form):
         chosen = self.cleaned_data["cohort"]
         return int(chosen) if chosen else None
 
+    def limits(self) -> dict[str, int | None]:
+        """Return the limits as the service takes them: seconds, device seconds and MiB, None for no limit."""
+        data = self.cleaned_data
+        hours, memory = data["month_hours"], data["most_memory"]
+        return {
+            "most_duration_s": data["most_duration"] or None,
+            "gpu_seconds_a_month": None if hours is None else int(hours * HOUR_S),
+            "most_memory_mib": None if memory is None else int(memory * MIB_PER_GIB),
+        }
+
     def milli(self, name: str) -> int | None:
         """Return a field in thousandths of a device."""
         value = self.cleaned_data[name]
@@ -118,7 +156,12 @@ class QuotaForm(forms.Form):
 
 def devices(milli: int | None) -> Decimal | None:
     """Return thousandths of a device as a short decimal for a form field."""
-    if milli is None:
+    return _short(milli, SHARES)
+
+
+def _short(amount: int | None, unit: int) -> Decimal | None:
+    """Return an amount in a larger unit without zeros at its end, None for none."""
+    if amount is None:
         return None
-    whole = Decimal(milli) / SHARES
-    return whole.quantize(Decimal(1)) if whole == whole.to_integral_value() else whole.normalize()
+    whole = Decimal(amount) / unit
+    return whole.quantize(Decimal(1)) if whole == whole.to_integral_value() else round(whole, 3).normalize()

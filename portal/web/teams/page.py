@@ -126,7 +126,7 @@ def team_page(
         "above": [above[pk] for pk in team.lineage[:-1] if pk in above],
         "bar": quota_bar(team.name, row) if row else None,
         "limits": limits_above(team, quotas),
-        "limit_lines": limit_lines(quotas),
+        "limit_lines": limit_lines(quotas, now=now),
         "spend": spend_of(team, spent, now=now),
         "approval_hours": approval_hours(team),
         "rows": team_rows(below, rights, spent),

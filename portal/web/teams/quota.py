@@ -29,7 +29,11 @@ from portal.web.teams.priority import PriorityForm
 from portal.web.teams.rows import limit_lines, limits_above, lineage_quotas
 
 # How the fields of the service are called on the form.
-FIELD_OF = {"most_duration_s": "most_duration"}
+FIELD_OF = {
+    "most_duration_s": "most_duration",
+    "gpu_seconds_a_month": "month_hours",
+    "most_memory_mib": "most_memory",
+}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -57,7 +61,7 @@ def quota(request: HttpRequest, slug: str) -> HttpResponse:
         "form": form,
         "bar": quota_bar(found.name, row) if row else None,
         "above": limits_above(found, quotas),
-        "limit_lines": limit_lines(quotas),
+        "limit_lines": limit_lines(quotas, now=timezone.now()),
         "card": cohort_card(standing, rights) if standing else None,
         "promise": promise_note(promises()),
         "needed_below": gpus(below),
@@ -81,7 +85,7 @@ def _carried_out(
             ceiling_milli=form.milli("ceiling"),
             lending_milli=form.milli("lending"),
             cohort_id=form.cohort_id(),
-            most_duration_s=form.cleaned_data["most_duration"] or None,
+            **form.limits(),
             version=form.cleaned_data["version"],
             now=timezone.now(),
         )

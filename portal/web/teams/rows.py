@@ -14,14 +14,16 @@ from django.utils.translation import gettext as _
 
 from portal.billing.selectors import currency
 from portal.budgets.services import monthly_amounts
+from portal.budgets.words import hours_text
 from portal.common.moments import span
 from portal.common.units import HOUR_S
+from portal.leases.budget_standing import quota_uses
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
 from portal.teams.models import Membership, Team
 from portal.teams.selectors import Rights
 from portal.teams.services import roles_to_give
-from portal.web.figures import gpus, money
+from portal.web.figures import gpus, memory, money
 from portal.web.quota_bars import QuotaBar, quota_bar
 
 SOON_PERCENT = 80
@@ -89,14 +91,23 @@ def limits_above(team: Team, quotas: Iterable[Quota]) -> list[QuotaBar]:
     ]
 
 
-def limit_lines(quotas: Iterable[Quota]) -> list[str]:
-    """Return what the quotas of a lineage limit beside devices, as sentences."""
-    return [
-        _("%(team)s: a lease runs for at most %(time)s.")
-        % {"team": row.team.name, "time": span(row.most_duration_s)}
-        for row in quotas
-        if row.most_duration_s is not None
-    ]
+def limit_lines(quotas: Sequence[Quota], *, now: datetime) -> list[str]:
+    """Return what the quotas of a lineage limit beside devices and what of it is used, as sentences."""
+    uses, lines = quota_uses(quotas, now=now), []
+    for row in quotas:
+        use, name = uses[row.team_id], row.team.name
+        if row.gpu_seconds_a_month is not None:
+            used, limit = hours_text(use.gpu_seconds or 0), hours_text(row.gpu_seconds_a_month)
+            said = _("%(team)s: %(used)s of %(limit)s GPU-hours of this month are used or held.")
+            lines.append(said % {"team": name, "used": used, "limit": limit})
+        if row.most_memory_mib is not None:
+            held, most = memory(use.memory_mib), memory(row.most_memory_mib)
+            said = _("%(team)s: %(used)s of %(limit)s of device memory are held.")
+            lines.append(said % {"team": name, "used": held, "limit": most})
+        if row.most_duration_s is not None:
+            said = _("%(team)s: a lease runs for at most %(time)s.")
+            lines.append(said % {"team": name, "time": span(row.most_duration_s)})
+    return lines
 
 
 def members_of(team: Team, rights: Rights) -> list[MemberRow]:
