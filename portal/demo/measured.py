@@ -32,7 +32,9 @@ def make_hours(leases: Sequence[Lease]) -> None:
     """Write the measured hours of past leases; the same ones each time."""
     hours = HourRollup.objects.bulk_create(hour for lease in leases for hour in _hours(lease))
     by_key = {lease.pk: lease for lease in leases}
-    LeaseEnergy.objects.bulk_create(one for hour in hours if (one := _energy(by_key[hour.lease_id], hour)))
+    energy = (one for hour in hours if (one := _energy(by_key[hour.lease_id], hour)))
+    # Sums are kept as they are written: before tables are analysed, a statement compares all pairs of its rows.
+    LeaseEnergy.objects.bulk_create(energy, batch_size=500)
 
 
 def set_factors(*, since: datetime) -> None:
