@@ -74,3 +74,20 @@ def test_the_api_says_the_same(waiting: World, signed_in: SignedIn) -> None:
     assert [(row["team"], row["blocked"], row["would_not_start"]) for row in tried["teams"]] == [
         ("Perception", 1, 1)
     ]
+
+
+def test_hours_and_memory_that_are_too_few_block_in_the_preview_too(
+    waiting: World, signed_in: SignedIn
+) -> None:
+    alice, before = signed_in("alice"), Quota.objects.values().get(team__slug="perception")
+
+    hours = alice.post(AT, typed("", do="preview", month_hours="1.5"))
+    memory = alice.post(AT, typed("", do="preview", most_memory="100"))
+    enough = alice.post(AT, typed("", do="preview", month_hours="2", most_memory="160"))
+
+    for small in (hours, memory):
+        assert "Would be blocked by quota" in small.text
+        assert uid_of("bob") in small.text
+        assert uid_of("charlie") not in small.text, "another team's"
+    assert "Nothing would change for anybody" in enough.text
+    assert Quota.objects.values().get(team__slug="perception") == before

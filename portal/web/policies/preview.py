@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
+from django.utils import timezone
+
+from portal.leases.budget_gate import HoursShortfall, MemoryShortfall, judge
 from portal.leases.forecasting import published_snapshot
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.requests import expense_of
+from portal.leases.states import RequestState
 from portal.policies.selectors import active_policy
 from portal.quotas.models import Quota
 from portal.teams.selectors import Rights, visible_teams
@@ -109,8 +115,35 @@ def try_quota(quota: Quota, rights: Rights) -> PolicyTrial | None:
         for team in snapshot.quotas
     )  # fmt: skip
     sees = set(visible_teams(rights).values_list("pk", flat=True))
-    policy = active_policy()
-    return _compared(snapshot, policy, replace(snapshot, quotas=changed), policy, sees)
+    policy, now = active_policy(), timezone.now()
+    claims = [claim.id for claim in snapshot.queue[:MOST_WAITING]]
+    waiting = LeaseRequest.objects.filter(
+        pk__in=claims, state=RequestState.QUEUED, team__lineage__contains=[quota.team_id]
+    )
+    requests = list(waiting.select_related("team", "flavor"))
+    stopped_was = _stopped_by_limits(requests, now)
+    with transaction.atomic():
+        limits = {
+            "gpu_seconds_a_month": quota.gpu_seconds_a_month,
+            "most_memory_mib": quota.most_memory_mib,
+        }
+        Quota.objects.update_or_create(team_id=quota.team_id, defaults=limits)
+        stopped_now = _stopped_by_limits(requests, now)
+        transaction.set_rollback(True)
+    after = replace(snapshot, quotas=changed)
+    return _compared(snapshot, policy, after, policy, sees, stopped=(stopped_was, stopped_now))
+
+
+def _stopped_by_limits(requests: Sequence[LeaseRequest], now: datetime) -> frozenset[int]:
+    """Return which waiting requests would find too few GPU-hours or too little memory, each by itself."""
+    expenses = [expense_of(request, now=now) for request in requests]
+    answers = judge(expenses, now=now, with_waiting=False, together=False) if expenses else []
+    kinds = (HoursShortfall, MemoryShortfall)
+    return frozenset(
+        request.pk
+        for request, reached in zip(requests, answers, strict=True)
+        if any(isinstance(one, kinds) for one in reached)
+    )
 
 
 def compare(old: PolicyRules, new: PolicyRules) -> PolicyTrial | None:
@@ -120,13 +153,21 @@ def compare(old: PolicyRules, new: PolicyRules) -> PolicyTrial | None:
 
 
 def _compared(
-    before: Snapshot, old: PolicyRules, after: Snapshot, new: PolicyRules, sees: set[int] | None
+    before: Snapshot,
+    old: PolicyRules,
+    after: Snapshot,
+    new: PolicyRules,
+    sees: set[int] | None,
+    stopped: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset()),
 ) -> PolicyTrial:
-    """Play a turn on each picture of the same queue; ``sees`` are the teams to tell of, None: all."""
+    """Play a turn on each picture of the same queue; ``sees`` are the teams to tell of, None: all.
+
+    ``stopped`` are claims that a limit beside devices keeps out of the turn, before and after.
+    """
     waiting = len(before.queue)
     queue = before.queue[:MOST_WAITING]
-    was, go_was, blocked_was = _lots(replace(before, queue=queue), old)
-    now, go_now, blocked_now = _lots(replace(after, queue=queue), new)
+    was, go_was, blocked_was = _lots(replace(before, queue=queue), old, stopped[0])
+    now, go_now, blocked_now = _lots(replace(after, queue=queue), new, stopped[1])
     if sees is not None:
         shown_claims = {claim.id for claim in queue if claim.team_id in sees}
         was = {claim: lot for claim, lot in was.items() if claim in shown_claims}
@@ -160,20 +201,24 @@ def _compared(
     )
 
 
-def _lots(snapshot: Snapshot, policy: PolicyRules) -> tuple[dict[int, int], set[int], set[int]]:
+def _lots(
+    snapshot: Snapshot, policy: PolicyRules, stopped: frozenset[int]
+) -> tuple[dict[int, int], set[int], set[int]]:
     """Return by claim its position, 0 for a start now, the leases that would be told to go, and who is blocked.
 
-    Blocked is who waits for quota in the first place, or can never start.
+    Blocked is who waits for quota in the first place, or can never start. The stopped take no part and keep their place
+    in the queue.
     """
-    turn = plan(snapshot, policy)
-    lots = {wait.claim_id: wait.position for wait in turn.waits}
+    lots = {claim.id: place for place, claim in enumerate(snapshot.queue, start=1) if claim.id in stopped}
+    turn = plan(replace(snapshot, queue=tuple(c for c in snapshot.queue if c.id not in stopped)), policy)
+    lots.update((wait.claim_id, wait.position) for wait in turn.waits)
     lots.update((grant.claim_id, NOW) for grant in turn.grants if grant.starts_at is None)
     blocked = {
         wait.claim_id
         for wait in turn.waits
         if wait.is_impossible or (wait.reasons and wait.reasons[0].code in QUOTA_REASONS)
     }
-    return lots, {one.lease_id for one in turn.preemptions}, blocked
+    return lots, {one.lease_id for one in turn.preemptions}, blocked | lots.keys() & stopped
 
 
 def _teams(
