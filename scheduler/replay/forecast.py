@@ -146,7 +146,7 @@ class ForecastRecorder:
     """Looks on while the trace is played, and forecasts every so many-th who came and has to wait.
 
     With ``thin`` above zero it forecasts every second one after so many forecasts, every third one after twice as
-    many, and so on, so that a long queue does not cost more forecasts than turns. Who came before ``since`` seconds
+    many, and so on, so that forecasts of a long queue cost little beside its turns. Who came before ``since`` seconds
     is not forecast.
     """
 
