@@ -240,6 +240,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "calibrate": {"task": "scheduler.tasks.calibrate", "schedule": 60.0, "options": {"expires": 60}},
     "settle_usage": {"task": "scheduler.tasks.settle_usage", "schedule": 60.0, "options": {"expires": 60}},
+    "count_capacity": {
+        "task": "scheduler.tasks.count_capacity",
+        "schedule": 300.0,
+        "options": {"expires": 300},
+    },
     "watch_budgets": {
         "task": "scheduler.tasks.watch_budgets",
         "schedule": 300.0,

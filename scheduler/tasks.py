@@ -14,7 +14,7 @@ from portal.alerts.rules import forget_alerts
 from portal.audit import device_codes
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
-from portal.billing import budgets, mailings, metering, settlement
+from portal.billing import budgets, capacity_counts, mailings, metering, settlement
 from portal.billing.electricity import post_due_electricity
 from portal.billing.energy import roll_up_energy
 from portal.celery import app
@@ -252,6 +252,12 @@ def calibrate() -> None:
 def settle_usage() -> None:
     """Bring what everybody has used, decayed, up to now."""
     with_retries(lambda: usage.settle(now=db_now()))
+
+
+@app.task
+def count_capacity() -> None:
+    """Count where the capacity of a large month went, one month at a time."""
+    capacity_counts.count_capacity(now=db_now())
 
 
 @app.task

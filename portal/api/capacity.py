@@ -11,11 +11,11 @@ from portal.api.endpoint import Endpoint
 from portal.api.money import month_of
 from portal.api.representations import Row
 from portal.api.responses import Money, ResponseShape
-from portal.api.wire import money
+from portal.api.wire import instant, money
+from portal.billing.capacity_counts import counted_capacity
 from portal.billing.conservation import (
     CapacityAccount,
     CapacityKind,
-    capacity_of,
     lease_times,
     together,
 )
@@ -63,7 +63,10 @@ class CapacityAnswer(ResponseShape):
     """Where a month's capacity went: all of the cluster together, and each device."""
 
     month = s.CharField()
-    total = CapacityKinds()
+    counted_at = s.DateTimeField(
+        allow_null=True, help_text="As of when; null for a large month that is still to be counted."
+    )
+    total = CapacityKinds(allow_null=True)
     devices = DeviceCapacity(many=True)
 
 
@@ -83,7 +86,10 @@ class MonthCapacity(Endpoint):
         """Read each device's time of a month by what it went to; up to now in a running one. Finance, operators."""
         require_finance_or_operator(self.rights)
         period = named(month)
-        found = capacity_of(period, now=db_now())
+        counted = counted_capacity(period, now=db_now())
+        if counted is None:
+            return Response({"month": month_of(period), "counted_at": None, "total": None, "devices": []})
+        found = counted.devices
         devices = [
             {
                 "node": one.node,
@@ -95,7 +101,8 @@ class MonthCapacity(Endpoint):
             for one in found
         ]
         total = together(one.account for one in found)
-        return Response({"month": month_of(period), "total": _kinds(total), "devices": devices})
+        answer = {"month": month_of(period), "counted_at": instant(counted.at), "total": _kinds(total)}
+        return Response({**answer, "devices": devices})
 
 
 class DeviceLeases(Endpoint):

@@ -8,7 +8,7 @@ each lease on the device, no second more or less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -66,7 +66,8 @@ WITH steps AS (
          CASE WHEN e.now = '{LeaseState.BOOKED}' THEN greatest(e.at, l.starts_at) ELSE e.at END AS since,
          lead(e.at, 1, %(until)s::timestamptz) OVER (PARTITION BY l.id ORDER BY e.at, e.id) AS until
     FROM leases_lease l JOIN leases_leaseevent e ON e.lease_id = l.id
-   WHERE l.starts_at < %(until)s AND (l.clean_at IS NULL OR l.clean_at > %(since)s)),
+   WHERE l.starts_at < %(until)s AND (l.clean_at IS NULL OR l.clean_at > %(since)s)
+     AND (%(device)s::bigint IS NULL OR l.id IN (SELECT lease_id FROM leases_placement WHERE device_id = %(device)s))),
 spans AS (
   SELECT s.lease_id, s.is_metered, {_KIND_OF} AS kind, p.device_id, p.share_milli,
          CASE WHEN p.mode = '{Mode.MIG}' AND p.start + p.size < {MOST_SLOTS}
@@ -218,6 +219,11 @@ class LeaseTime:
 
 def capacity_of(period: BillingPeriod, *, now: datetime) -> list[DeviceAccount]:
     """Return where each device's time of a month went, up to now in a running one; by node and index."""
+    return all_devices(capacity_by_device(period, now=now))
+
+
+def capacity_by_device(period: BillingPeriod, *, now: datetime) -> dict[int, CapacityAccount]:
+    """Return the same by device id, without the devices that have nothing of it: two statements."""
     values = _values(period, None, now)
     accounts: dict[int, CapacityAccount] = {}
     if values["until"] > values["since"]:
@@ -230,6 +236,11 @@ def capacity_of(period: BillingPeriod, *, now: datetime) -> list[DeviceAccount]:
             account.above += above
             account.capacity += capacity
             account.stranded_micro += micro or 0
+    return accounts
+
+
+def all_devices(accounts: Mapping[int, CapacityAccount]) -> list[DeviceAccount]:
+    """Return every device with its account, by node and index."""
     return [
         DeviceAccount(node, index, uuid, model, accounts.get(pk, CapacityAccount()))
         for pk, node, index, uuid, model in fetch(_DEVICES)

@@ -11,6 +11,7 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from portal.billing.models_capacity import CapacityCount
 from portal.billing.models_energy import (
     ElectricityCount,
     EnergyDay,
@@ -30,10 +31,10 @@ from portal.leases.models import Lease
 from portal.teams.models import Team
 
 __all__ = [
-    "BillingPeriod", "ElectricityCount", "EnergyDay", "EnergyFactor", "EnergyFactorKind", "EnergyTotal",
-    "ExternalUsage", "FinanceImport", "ImportKind", "Invoice", "InvoiceLine", "InvoiceNote", "LeaseEnergy",
-    "MonthZone", "NoteState", "OpeningBalance", "PeriodState", "RefundCause", "RefundRule", "ReportMailing",
-    "ReportSending", "UsageDay", "UsageLabel", "UsageRecord", "UsageTotal",
+    "BillingPeriod", "CapacityCount", "ElectricityCount", "EnergyDay", "EnergyFactor", "EnergyFactorKind",
+    "EnergyTotal", "ExternalUsage", "FinanceImport", "ImportKind", "Invoice", "InvoiceLine", "InvoiceNote",
+    "LeaseEnergy", "MonthZone", "NoteState", "OpeningBalance", "PeriodState", "RefundCause", "RefundRule",
+    "ReportMailing", "ReportSending", "UsageDay", "UsageLabel", "UsageRecord", "UsageTotal",
 ]  # fmt: skip
 
 

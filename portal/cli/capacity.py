@@ -38,6 +38,9 @@ def capacity(
         ]
         output.table(("LEASE", "TEAM", *(kind.upper() for kind in KINDS)), cells, empty="No lease was on it.")
         return
+    if found["counted_at"] is None:
+        output.say("This month is still to be counted. Ask again in some minutes.")
+        return
     rows = [(f"{one['node']}/{one['index']}", one) for one in found["devices"]] + [("all", found["total"])]
     cells = [(name, *_figures(row)) for name, row in rows]
     columns = (

@@ -6,12 +6,14 @@ guard of the sums that no constraint can express. Read-only, one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from django.db import connection, transaction
 
 from portal.common.minimum_charge import UNDER_MINIMUM
+from portal.common.sql import execute
 
 LIVE = "('booked','preparing','active','interrupted','ending','cleaning','failed')"
 PATIENCE = "2min"  # of each query: on years of usage some take longer than a request may
@@ -473,18 +475,25 @@ MONEY = tuple(
 )
 
 
+@contextmanager
+def one_snapshot() -> Iterator[None]:
+    """Read for up to ``PATIENCE`` a statement, all of it from one snapshot unless a transaction is open already."""
+    is_alone = not connection.in_atomic_block
+    with transaction.atomic():
+        if is_alone:
+            execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
+        yield
+
+
 def broken(invariants: Sequence[Invariant] = INVARIANTS) -> list[Breach]:
     """Return the promises that do not hold; changes nothing.
 
     All are looked at in one snapshot, unless the caller has a transaction open already. A query that takes longer
     than ``PATIENCE`` raises OperationalError.
     """
-    is_alone = not connection.in_atomic_block
     found = []
-    with transaction.atomic(), connection.cursor() as cursor:
-        if is_alone:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            cursor.execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
+    with one_snapshot(), connection.cursor() as cursor:
         for invariant in invariants:
             cursor.execute(f"SELECT * FROM ({invariant.offenders}) offenders LIMIT 20")
             offenders = tuple(str(row[0]) for row in cursor.fetchall())

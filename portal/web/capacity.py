@@ -15,13 +15,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
+from portal.billing.capacity_counts import counted_capacity
 from portal.billing.conservation import (
     OF_LEASES,
     CapacityAccount,
     CapacityKind,
     DeviceAccount,
     LeaseTime,
-    capacity_of,
     lease_times,
     together,
 )
@@ -93,12 +93,17 @@ def page(request: HttpRequest, month: str = "") -> HttpResponse:
     now = db_now()
     period = named(month) if month else period_of(now)
     month = str(period)
-    found = capacity_of(period, now=now)
+    months = [str(row) for row in all_months(now=now)[:MOST_MONTHS]]
+    counted = counted_capacity(period, now=now)
+    if counted is None:
+        return render(request, "web/capacity.html", {"period": period, "month": month, "months": months})
+    found = counted.devices
     total = together(one.account for one in found)
     context = {
         "period": period,
         "month": month,
-        "months": [str(row) for row in all_months(now=now)[:MOST_MONTHS]],
+        "months": months,
+        "counted_at": counted.at if counted.at < now else None,
         "total": _row(_("Cluster"), "", total, {}, is_node=True),
         "above": _hours(total.above) if total.above else "",
         "stranded": money(round(int(total.stranded_micro), -4)),

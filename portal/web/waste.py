@@ -11,7 +11,8 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from portal.billing.conservation import CapacityKind, capacity_of, together
+from portal.billing.capacity_counts import counted_capacity
+from portal.billing.conservation import CapacityKind, together
 from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency
 from portal.billing.waste import WasteBy, WasteRow, waste_of
@@ -75,7 +76,10 @@ def _fleet(rights: Rights, period: BillingPeriod, now: datetime) -> ShownStrande
     """Return what layouts stranded; None for those who do not see the whole fleet."""
     if not (rights.is_finance or rights.is_operator):
         return None
-    account = together(one.account for one in capacity_of(period, now=now))
+    counted = counted_capacity(period, now=now)
+    if counted is None:
+        return ShownStranded(None, 0, is_unknown=True)
+    account = together(one.account for one in counted.devices)
     unknown = account.kinds[CapacityKind.UNKNOWN]
     return ShownStranded(
         _cents(round(account.stranded_micro)),
