@@ -80,7 +80,11 @@ def hold_money(node_id: int, said: Mapping[str, LeaseReport], features: Collecti
     uids, ordinals = zip(*begun, strict=True)
     teams = limited & {pk for (pk,) in fetch(BEGINS, [list(uids), list(ordinals), node_id])}
     if teams:
-        hold_budgets(Team.objects.filter(pk__in=teams))
+        # What leaves the node is freed in the same transaction, and quota rows are taken in one order.
+        live = Lease.objects.filter(node_id=node_id, state__in=LIVE_LEASES)
+        hold_budgets(
+            Team.objects.filter(pk__in=teams), beside=Team.objects.filter(pk__in=live.values("team_id"))
+        )
     return teams
 
 

@@ -202,10 +202,11 @@ def limited_teams() -> frozenset[int]:
     return frozenset(pk for (pk,) in rows)
 
 
-def hold_budgets(teams: Iterable[Team]) -> bool:
+def hold_budgets(teams: Iterable[Team], *, beside: Iterable[Team] = ()) -> bool:
     """Lock the budgets that limit these teams, then the wallets that pay for them, each in id order, then quota rows.
 
-    Quota rows are locked where one of them limits GPU-hours or memory, all that a grant would lock. False where there
+    Quota rows are locked where one of them limits GPU-hours or memory, all that a grant would lock, and those of the
+    teams ``beside``, of which the transaction frees something later. False where there
     is nothing of it. Call inside a transaction: they come before leases in the order of locks.
     """
     lineages = sorted({pk for team in teams for pk in team.lineage})
@@ -213,7 +214,8 @@ def hold_budgets(teams: Iterable[Team]) -> bool:
     if ids:
         fetch("SELECT 1 FROM budgets_teambudget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
     has_wallet = lock_wallets(lineages)
-    return lock_limited(lineages) or has_wallet or bool(ids)
+    others = {pk for team in beside for pk in team.lineage}
+    return lock_limited(lineages, others) or has_wallet or bool(ids)
 
 
 def judge(

@@ -39,15 +39,16 @@ def reserve(costs: Iterable[tuple[Team, int]]) -> None:
     _count(total, sign=1)
 
 
-def lock_limited(team_ids: Collection[int]) -> bool:
+def lock_limited(team_ids: Collection[int], beside: Collection[int] = ()) -> bool:
     """Lock all that ``reserve`` would lock for these teams and return True, where a quota limits GPU-hours or memory.
 
-    ``team_ids`` are whole lineages. Only the rows that limit would break the order of ids, as a grant goes on to take
-    lower ones. Call inside a transaction, after budgets and wallets and before leases.
+    ``team_ids`` are whole lineages, ``beside`` those of teams whose rows the transaction takes later. Only the rows
+    that limit would break the order of ids, as a grant goes on to take lower ones. Call inside a transaction, after
+    budgets and wallets and before leases.
     """
     if not fetch(f"{LIMITED} LIMIT 1", [list(team_ids)]):
         return False
-    _locked(list(team_ids))
+    _locked([*team_ids, *beside])
     return True
 
 

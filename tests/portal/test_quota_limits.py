@@ -29,7 +29,7 @@ from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.leases.workshops import WorkshopSpec, create_workshop
 from portal.quotas.models import Quota
 from portal.quotas.selectors import shortest_run_limit
-from portal.quotas.services import set_quota
+from portal.quotas.services import lock_lineages, set_quota
 from scheduler import budgets as turn_budgets
 from scheduler import snapshot
 from tests.billing.zones import lay_down
@@ -304,3 +304,21 @@ def test_without_limits_nothing_is_locked_and_many_are_judged_with_a_fixed_numbe
             judge([one] * many, now=world.now, with_waiting=False)
         counts.append(len(seen))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_quota_rows_of_teams_beside_are_locked_with_those_that_limit() -> None:
+    world = build_world(MID)
+    limit(world, "vision", gpu_seconds_a_month=3600)
+    other = world.team("language")
+
+    @transaction.atomic
+    def free_later() -> None:
+        lock_lineages([other.pk])
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert hold_budgets([world.team("perception")], beside=[other])
+            waiting = meanwhile(free_later, pool)
+            assert not waiting.done()
+        waiting.result(timeout=60)
