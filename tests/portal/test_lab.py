@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -277,7 +278,8 @@ def test_a_run_that_died_is_taken_up_where_it_was_and_fails_the_third_time(world
     again = ask(world)
     begun = begin_next(now=world.now)
     assert begun is not None
-    note(begun, now=world.now, answers=whole.answers[:1], played=services.packed([{"kept": True}]))
+    through = json.loads(gzip.decompress(whole.played or b""))[:1]
+    note(begun, now=world.now, answers=whole.answers[:1], played=services.packed(through))
     assert begin_next(now=world.now) is None
     later = world.now + timedelta(minutes=2)
     second = begin_next(now=later)
