@@ -277,6 +277,7 @@ CELERY_BEAT_SCHEDULE = {
     "deliver": {"task": "scheduler.tasks.deliver", "schedule": 2.0, "options": {"expires": 5}},
     "watch_alerts": {"task": "scheduler.tasks.watch_alerts", "schedule": 15.0, "options": {"expires": 15}},
     "feed_lab": {"task": "scheduler.tasks.feed_lab", "schedule": 5.0, "options": {"expires": 5}},
+    "keep_rollups": {"task": "scheduler.tasks.keep_rollups", "schedule": 60.0, "options": {"expires": 60}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 
@@ -455,6 +456,8 @@ JOB_NOTICE_S = read_whole(env, "BERTH_JOB_NOTICE_S", default=30, least=0, most=3
 BOOKING_PATIENCE_S = read_whole(env, "BERTH_BOOKING_PATIENCE_S", default=120, least=0, most=DAY_S)
 BOOKING_REMIND_S = read_whole(env, "BERTH_BOOKING_REMIND_S", default=900, least=0, most=30 * DAY_S)
 HEALTH_KEEP_DAYS = read_whole(env, "BERTH_HEALTH_KEEP_DAYS", default=400, least=1, most=36_500)
+MINUTES_KEEP_DAYS = read_whole(env, "BERTH_MINUTES_KEEP_DAYS", default=14, least=14, most=400)
+HOURS_KEEP_MONTHS = read_whole(env, "BERTH_HOURS_KEEP_MONTHS", default=13, least=4, most=120)
 MAX_TOKENS_PER_PERSON = read_whole(env, "BERTH_MAX_TOKENS_PER_PERSON", default=50, least=1, most=10_000)
 MAX_WAITING_PER_TEAM = read_whole(env, "BERTH_MAX_WAITING_PER_TEAM", default=5000, least=1, most=10**6)
 API_READS_PER_MINUTE = read_whole(env, "BERTH_API_READS_PER_MINUTE", default=30_000, least=0, most=10**8)

@@ -44,6 +44,7 @@ from portal.leases import (
 from portal.notifications import delegations, delivering, impersonations, memberships
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.hours import roll_up_hours
+from portal.telemetry.partitions import keep_partitions
 from portal.telemetry.rollups import roll_up_minutes
 from portal.web.notifications.rows import words_of
 from portal.web.reports.mailing_files import files_of_news
@@ -157,6 +158,12 @@ def watch_budgets() -> None:
 def book_series() -> None:
     """Ask for the times of recurring reservations that have come into sight."""
     reservations.make_occurrences(now=db_now())
+
+
+@app.task
+def keep_rollups() -> None:
+    """Make the partitions that minutes and hours of telemetry will need, and drop those that are over."""
+    with_retries(lambda: keep_partitions(now=db_now()))
 
 
 @app.task

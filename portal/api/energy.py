@@ -54,7 +54,7 @@ from portal.web.invoices.months import named
 from portal.web.reports.page import teams_of_report
 
 TAG = "money"
-LOOK_BACK = timedelta(days=30)  # as long as minutes are kept
+LOOK_BACK = timedelta(days=14)  # minutes are kept at least as long
 
 
 @extend_schema_field({"type": "string", "pattern": r"^\d{1,5}(\.\d{1,3})?$", "examples": ["380.5"]})
@@ -218,7 +218,7 @@ class RefusedCounters(Endpoint):
         tag="fleet",
     )
     def get(self, request: Request) -> Response:
-        """List devices whose counter ran backwards or beyond their model's limit in 30 days. Operators."""
+        """List devices whose counter ran backwards or beyond their model's limit in 14 days. Operators."""
         self.require_operator()
         found = refused_counters(since=timezone.now() - LOOK_BACK)
         rows = [

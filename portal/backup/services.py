@@ -116,7 +116,11 @@ def restore(file: Path, *, replaces: bool = False, while_running: bool = False) 
 
 def row_counts() -> dict[str, int]:
     """Return how many rows each table of ours has, by its name."""
-    names = fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename")
+    # What lies in partitions counts once, for their table.
+    names = fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')"
+        " AND NOT relispartition ORDER BY relname"
+    )
     counts = {}
     for (name,) in names:
         quoted = connection.ops.quote_name(name)

@@ -35,8 +35,8 @@ found AS (
     FROM cost c JOIN leases_lease l ON l.id = c.lease_id JOIN catalog_flavor f ON f.id = l.flavor_id
    CROSS JOIN LATERAL (
       SELECT sum(minutes) AS minutes, sum(minutes * util_mean) / sum(minutes) / 100 AS util, max(memory_max_mib) AS peak
-        FROM (SELECT * FROM telemetry_hourrollup WHERE lease_id = c.lease_id OFFSET 0) AS own
-       WHERE hour >= date_trunc('hour', %(since)s::timestamptz) AND hour < %(until)s) AS h)
+        FROM (SELECT * FROM telemetry_hourrollup WHERE lease_id = c.lease_id
+                 AND hour >= date_trunc('hour', %(since)s::timestamptz) AND hour < %(until)s OFFSET 0) AS own) AS h)
 SELECT team_id, user_id, sum(micro), sum(micro * part * idle) FILTER (WHERE NOT is_failed),
        sum(micro * (1 - part)) FILTER (WHERE NOT is_failed), sum(micro) FILTER (WHERE is_failed),
        sum(micro * coalesce(above, 0)) FILTER (WHERE NOT is_failed AND NOT is_unseen),

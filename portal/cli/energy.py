@@ -152,7 +152,7 @@ def import_file(
 @app.command("refused")
 @guarded
 def refused(as_json: Json = False) -> None:
-    """List devices whose energy counter or power could not be true in 30 days. Operators."""
+    """List devices whose energy counter or power could not be true in 14 days. Operators."""
     with api() as portal:
         rows = portal.get("fleet/refused-counters/")["results"]
     cells = [(row["node"], row["device"], row["seconds"], formatting.when(row["last_at"])) for row in rows]

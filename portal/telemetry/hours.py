@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 from portal.common.sql import execute
 
-KEEP = timedelta(days=400)
 # Minutes that wait in Redis for longer than this are in the pictures of minutes only.
 LATE = timedelta(hours=2)
 _PUT = """
@@ -26,6 +25,4 @@ def roll_up_hours(*, now: datetime) -> int:
     begin = (now - LATE).replace(minute=0, second=0, microsecond=0)
     if now.minute >= 15:  # the hour before is complete but for minutes that came late
         begin = now.replace(minute=0, second=0, microsecond=0)
-    if now.minute == 0:
-        execute("DELETE FROM telemetry_hourrollup WHERE hour < %s", [now - KEEP])
     return execute(_PUT, [begin, now + timedelta(minutes=5)])

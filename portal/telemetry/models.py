@@ -10,7 +10,8 @@ class MinuteRollup(models.Model):
 
     Means over the seconds that were known: power in watts (of a part of a device an estimate), and of leases only
     activity of multiprocessors, tensor cores and memory bandwidth in percent. ``energy_refused`` counts the seconds
-    of a device whose energy counter or power could not be true.
+    of a device whose energy counter or power could not be true. In partitions by day (``partitions``): the database's
+    primary key holds the minute, too.
     """
 
     device_id = models.BigIntegerField(null=True)
@@ -55,7 +56,7 @@ class HourRollup(models.Model):
 
     ``memory_max_mib`` is the most device memory that it had in one of them; None where nobody knows.
 
-    Made of its minutes again and again until they are all in. Money never reads this.
+    Made of its minutes again and again until they are all in. Money never reads this. In partitions by month.
     """
 
     lease_id = models.BigIntegerField()
@@ -65,7 +66,7 @@ class HourRollup(models.Model):
     memory_max_mib = models.PositiveIntegerField(null=True)
 
     class Meta:
-        indexes = [models.Index(fields=["lease_id"], name="hour_by_lease")]
+        indexes = [models.Index(fields=["lease_id", "hour"], name="hour_by_lease")]
         constraints = [
             models.UniqueConstraint(fields=["hour", "lease_id"], name="hour_once_per_lease"),
             models.CheckConstraint(condition=Q(minutes__gte=1, minutes__lte=60), name="hour_has_minutes"),

@@ -14,11 +14,10 @@ from portal.common.live import redis_client
 from portal.common.retry import is_passing, with_retries
 from portal.telemetry import minutes
 from portal.telemetry.ingest import MINUTES
-from portal.telemetry.models import MinuteRollup
+from portal.telemetry.partitions import minutes_since
 
 log = logging.getLogger(__name__)
 BATCH = 200
-KEEP = timedelta(days=30)
 # Columns of a row with their types, in the order of ``_row``.
 _COLUMNS = {
     "device_id": "bigint", "lease_id": "bigint", "minute": "timestamptz", "samples": "int", "util_mean": "float8",
@@ -43,7 +42,7 @@ Told = tuple[minutes.Minute, datetime]
 
 
 def roll_up_minutes(*, now: datetime) -> int:
-    """Store the finished minutes that wait in Redis and forget old ones; returns how many node minutes.
+    """Store the finished minutes that wait in Redis; returns how many node minutes.
 
     An entry is taken from the list after it is stored. Two workers at once store the same rows.
     """
@@ -57,8 +56,6 @@ def roll_up_minutes(*, now: datetime) -> int:
                 pipe.execute()
     except RedisError as error:
         log.warning("minutes not read: %s", error)
-    if now.minute == 0:
-        MinuteRollup.objects.filter(minute__lt=now - KEEP).delete()
     return stored
 
 
@@ -85,7 +82,7 @@ def _read(entry: str, now: datetime) -> Told | None:
     try:
         minute = minutes.read(entry)
         begins = datetime.fromtimestamp(minute.begins, tz=UTC)
-        if not now - KEEP <= begins <= now + timedelta(minutes=5):
+        if not minutes_since(now) <= begins <= now + timedelta(minutes=5):
             raise ValueError(f"minute {begins} is out of range")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError) as error:
         log.warning("a stored minute cannot be read: %s", error)

@@ -41,7 +41,7 @@ from portal.web.reports.page import teams_of_report
 
 MOST_SHOWN = 500
 MOST_ROWS = 50  # of a list of energy, and of teams that pay for electricity
-LOOK_BACK = timedelta(days=30)  # as long as minutes are kept
+LOOK_BACK = timedelta(days=14)  # minutes are kept at least as long
 
 
 @dataclass(frozen=True, slots=True)

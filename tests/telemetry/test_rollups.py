@@ -84,12 +84,10 @@ def test_an_entry_that_makes_no_sense_does_not_stop_the_others(world: World) -> 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_minutes_older_than_a_month_are_forgotten_once_an_hour(world: World) -> None:
+def test_a_minute_that_would_not_be_kept_any_more_is_not_stored(world: World) -> None:
     redis_client().delete(MINUTES)
-    now = world.now.replace(minute=0)
-    for days in (29, 31):
-        MinuteRollup.objects.create(device_id=1, minute=now - timedelta(days=days), samples=60)
+    redis_client().rpush(MINUTES, waiting_minute(world))
 
-    roll_up_minutes(now=now)
+    stored = roll_up_minutes(now=world.now + timedelta(days=16))
 
-    assert MinuteRollup.objects.count() == 1
+    assert (stored, MinuteRollup.objects.count()) == (0, 0)
