@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 import weakref
+from collections import deque
 from datetime import datetime
 
 from django.utils import timezone
@@ -25,6 +27,10 @@ from portal.telemetry.roster import NodeFacts, Roster, RosterKeeper
 log = logging.getLogger(__name__)
 MINUTES = "berth:minutes"  # list: finished minutes that wait for the worker
 MOST_MINUTES = 10_000
+# What was handed over is remembered for longer than the worker takes to store it: a Redis that lost its memory is told
+# again. A key of this process says that it did not.
+REMEMBER_S = 300.0
+TOLD = "berth:minutes:told"
 BATCH_S = 0.05
 SEND_WITHIN_S = 3
 # How values are called on the way to browsers.
@@ -48,6 +54,9 @@ class Intake:
         self._frames: dict[str, str] = {}
         self._processes: dict[str, processes.StoredProcesses] = {}
         self._minutes: list[str] = []
+        self._told: deque[tuple[float, str]] = deque(maxlen=MOST_MINUTES)
+        self._told_key = f"{TOLD}:{uuid.uuid4().hex}"
+        self._is_look_due = False
         self._sending: asyncio.Task[None] | None = None
 
     async def accept(self, name: str, samples: Samples, *, at: datetime) -> bool:
@@ -118,9 +127,12 @@ class Intake:
             sums.add_activity(power_w=now.power_w)
 
     def flush(self, *, now: float) -> None:
-        """Send on the minutes that are over although their node has gone silent."""
+        """Send on the minutes that are over although their node has gone silent, and again what Redis has lost."""
         self._keep(self.book.overdue(now=now))
-        if self._minutes:
+        while self._told and self._told[0][0] < now - REMEMBER_S:
+            self._told.popleft()
+        self._is_look_due = bool(self._told)
+        if self._minutes or self._is_look_due:
             self._send_soon()
 
     def _keep(self, over: list[minutes.Minute]) -> None:
@@ -132,22 +144,29 @@ class Intake:
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
-        while self._frames or self._minutes:
+        while self._frames or self._minutes or self._is_look_due:
             await asyncio.sleep(BATCH_S)
             frames, self._frames = self._frames, {}
             lists, self._processes = self._processes, {}
             over, self._minutes = self._minutes, []
+            self._is_look_due = False
             try:
                 async with asyncio.timeout(SEND_WITHIN_S):
-                    await self._put(frames, lists, over)
+                    is_remembered = await self._put(frames, lists, over)
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("%d frames not sent: %s", len(frames), error)
                 self._minutes = (over + self._minutes)[-MOST_MINUTES:]
                 return
+            if not is_remembered and self._told:
+                log.warning("Redis has lost its memory: %d minutes are handed over again", len(self._told))
+                self._minutes[:0] = [text for _at, text in self._told]
+            now = timezone.now().timestamp()
+            self._told.extend((now, text) for text in over)
 
     async def _put(
         self, frames: dict[str, str], lists: dict[str, processes.StoredProcesses], over: list[str]
-    ) -> None:
+    ) -> bool:
+        """Hand everything over; False when Redis does not remember that this process did so before."""
         async with hub().client.pipeline(transaction=False) as pipe:
             if frames:
                 pipe.publish(wire_name(FRAMES), "[" + ",".join(frames.values()) + "]")
@@ -161,7 +180,10 @@ class Intake:
             if over:
                 pipe.rpush(MINUTES, *over)
                 pipe.ltrim(MINUTES, -MOST_MINUTES, -1)
-            await pipe.execute()
+            # The last command: what came before it in this batch is there when it is.
+            pipe.set(self._told_key, "1", ex=round(2 * REMEMBER_S), get=True)
+            *_rest, before = await pipe.execute()
+        return before is not None
 
 
 def _device(node: NodeFacts, sample: DeviceSample) -> DeviceNow | None:

@@ -49,6 +49,29 @@ async def test_samples_reach_the_ring_of_every_web_process_through_valkey(world:
     ]
 
 
+@pytest.mark.parametrize("is_flushed", [True, False])
+async def test_minutes_that_a_flushed_valkey_forgot_are_handed_over_once_more(
+    world: World, is_flushed: bool
+) -> None:
+    lease = await rows(world.active)
+    node, begin = world.nodes["gpu-01"], world.now.replace(second=0)
+    await accept_samples(node.pk, node.name, await rows(lambda: samples_of([lease], seq=1)), at=begin)
+
+    async def sent() -> list[str]:
+        intake().flush(now=world.now.timestamp() + 130)
+        await asyncio.wait_for(intake()._sending, 5)
+        return await asyncio.to_thread(redis_client().lrange, ingest.MINUTES, 0, -1)
+
+    first = await sent()
+    if is_flushed:
+        await asyncio.to_thread(redis_client().flushdb)
+    second = await sent()
+    third = await sent()
+
+    assert len(first) == 1
+    assert first == second == third
+
+
 async def test_a_reading_that_is_old_is_unknown(world: World) -> None:
     lease = await rows(world.active)
     node = world.nodes["gpu-01"]

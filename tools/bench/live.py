@@ -1,4 +1,4 @@
-"""Live data: CPU per delivered frame, a minute of 10,000 slices stored, and the map of 10,000 GPUs in Chromium."""
+"""Live data: CPU of a frame, a minute of 10,000 slices, reconnects, and the map of 10,000 GPUs in Chromium."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tools.bench import cluster_map, minutes
+from tools.bench import cluster_map, lost_minutes, minutes
 from tools.bench.stack import NOT_INHERITED, ROOT
 
 
@@ -19,6 +19,7 @@ def measure() -> dict[str, Any]:
             "--nodes=250", "--browsers=200"
         ),
         **minutes.measure(),
+        **lost_minutes.measure(),
         **cluster_map.measure(),
     }
 

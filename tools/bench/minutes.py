@@ -32,9 +32,11 @@ def _minutes() -> dict[str, Any]:
     from portal.common.sql import execute, fetch
     from portal.telemetry.ingest import MINUTES
     from portal.telemetry.models import MinuteRollup
+    from portal.telemetry.partitions import keep_partitions
     from portal.telemetry.rollups import roll_up_minutes
 
     now, leases = db_now(), range(1, SLICES + 1)
+    keep_partitions(now=now)
     execute("CREATE TABLE bare AS SELECT * FROM telemetry_minuterollup WHERE false")
     ((backend,),) = fetch("SELECT pg_backend_pid()")
     redis_client().delete(MINUTES)
