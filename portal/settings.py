@@ -94,6 +94,7 @@ INSTALLED_APPS = [
     "portal.jobs",
     "portal.telemetry",
     "portal.billing",
+    "portal.load",
     "portal.agents",
     "portal.gateway",
     "portal.idle",
@@ -227,6 +228,11 @@ CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "scheduler.tasks.sweep_outbox", "schedule": 5.0, "options": {"expires": 10}},
     "meter": {"task": "scheduler.tasks.meter", "schedule": 10.0, "options": {"expires": 20}},
     "learn_demand": {"task": "scheduler.tasks.learn_demand", "schedule": 300.0, "options": {"expires": 300}},
+    "forecast_load": {
+        "task": "scheduler.tasks.forecast_load",
+        "schedule": 300.0,
+        "options": {"expires": 300},
+    },
     "note_forecasts": {"task": "scheduler.tasks.note_forecasts", "schedule": 5.0, "options": {"expires": 5}},
     "learn_durations": {
         "task": "scheduler.tasks.learn_durations",

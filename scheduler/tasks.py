@@ -41,6 +41,8 @@ from portal.leases import (
     reservations,
     seats,
 )
+from portal.load.forecasts import make_forecasts
+from portal.load.hours import roll_up_load
 from portal.notifications import delegations, delivering, impersonations, memberships
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.hours import roll_up_hours
@@ -241,6 +243,13 @@ def learn_demand() -> None:
     """Look whether requests have come to look different, or the fleet has become fuller or emptier."""
     now = db_now()
     demand.learn(snapshot.take(now=now), now=now)
+
+
+@app.task
+def forecast_load() -> None:
+    """Store the hours of demand that are over, and forecast what has one more than it was forecast from."""
+    with_retries(lambda: roll_up_load(now=db_now()))
+    make_forecasts(now=db_now())
 
 
 @app.task

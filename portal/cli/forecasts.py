@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
@@ -58,6 +59,51 @@ def promises(as_json: Json = False) -> None:
         "No start was promised yet." if found["promises_now"] else "The policy in force promises no starts."
     )
     output.listing(found, columns, cells, empty=empty, as_json=as_json)
+
+
+@app.command()
+@guarded
+def demand(
+    pool: Annotated[str, typer.Option(help="Slug of a device model. For operators and finance.")] = "",
+    team: Annotated[str, typer.Option(help="Slug of a team: it and all teams below it.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show how many devices will be wanted, and how good such forecasts were."""
+    asked = {name: value for name, value in (("pool", pool), ("team", team)) if value}
+    with api() as portal:
+        found = portal.get(f"forecasts/demand/?{urlencode(asked)}" if asked else "forecasts/demand/")
+    if as_json:
+        output.out_json(found)
+        return
+    output.facts(
+        (
+            ("of", found["pool"] or found["team"] or "whole fleet"),
+            ("made", formatting.when(found["made_at"])),
+            ("days known", f"{found['hours'] // 24} of {found['hours_needed'] // 24} needed"),
+            ("forecast", found["verdict"]),
+            *((f"hours {row['first']} to {row['last']}", _span(row)) for row in found["scores"]),
+        )
+    )
+    cells = [
+        (
+            formatting.when(row["at"]), _devices(row["likely_milli"]), _devices(row["low_milli"]),
+            _devices(row["high_milli"]), _devices(row["naive_milli"]),
+        )
+        for row in found["ahead"][:24]
+    ]  # fmt: skip
+    output.table(("HOUR", "LIKELY", "FROM", "TO", "LAST WEEK"), cells, empty="Nothing can be forecast yet.")
+
+
+def _span(row: Any) -> str:
+    used = "model" if row["uses_model"] else "same hour last week"
+    return (
+        f"off by {_devices(row['model_milli'])} (model) and {_devices(row['naive_milli'])} (same hour last week) "
+        f"devices, used: {used}, {_percent(row['inside_milli'])} inside"
+    )
+
+
+def _devices(milli: int | None) -> str:
+    return formatting.UNKNOWN if milli is None else f"{milli / 1000:.2f}"
 
 
 def _percent(milli: int | None) -> str:

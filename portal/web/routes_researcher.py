@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import advice, auth, deputies, design, forecasts, invitation, labels, lists, reservations
+from portal.web import (
+    advice,
+    auth,
+    deputies,
+    design,
+    forecasts,
+    invitation,
+    labels,
+    lists,
+    load,
+    reservations,
+)
 from portal.web.calendar import page as calendar
 from portal.web.devices import grant as device_grant
 from portal.web.devices import page as devices
@@ -50,6 +61,7 @@ urlpatterns = [
     path("requests/<str:uid>/growth/", requests_growth.growth, name="request_growth"),
     path("requests/<str:uid>/decide/", requests_approvals.decide, name="request_decide"),
     path("forecasts/", forecasts.page, name="forecasts"),
+    path("forecasts/demand/", load.page, name="load"),
     path("approvals/", requests_approvals.page, name="approvals"),
     path("approvals/deputies/", deputies.page, name="deputies"),
     path("approvals/deputies/<int:key>/end/", deputies.end, name="deputy_end"),

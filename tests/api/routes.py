@@ -214,6 +214,7 @@ ROUTES = (
     Route("DELETE", "rates/{rate}/", "finance", status=204),
     Route("POST", "rates/preview/", "finance", {"device_model": "h100-80gb", "price_per_hour": "3"}),
     Route("PUT", "rates/{rate}/", "finance", {"starts_at": "2900-01-01T00:00:00Z"}),
+    Route("GET", "forecasts/demand/"),
     Route("GET", "forecasts/calibration/"),
     Route("GET", "forecasts/promises/"),
     Route(

@@ -245,6 +245,8 @@ PAGES = (
     Page("request-new-refused", "bob", "/requests/new/", "request_new", act=_refused, expect="422"),
     Page("requests", "bob", "/requests/", "requests"),
     Page("forecasts", "charlie", "/forecasts/", "forecasts"),
+    Page("demand", "operator", "/forecasts/demand/", "load"),
+    Page("demand-team", "charlie", "/forecasts/demand/", "load"),
     Page("requests-none", "bob", "/requests/?q=nothing-like-it", "requests"),
     Page("request-waiting", "charlie", first("/requests/?state=queued", REQUEST), "request"),
     Page("request-approval", "bob", first("/requests/?state=awaiting_approval", REQUEST), "request"),

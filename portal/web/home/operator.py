@@ -24,6 +24,7 @@ from portal.web.figures import gpus, money
 from portal.web.home.agenda import coming_hours
 from portal.web.home.fleet_queue import QueueRow, queue_by_flavor, start_waits
 from portal.web.home.troubles import Trouble, troubles
+from portal.web.load import next_day_text
 
 HOUR = timedelta(hours=1)
 RANGES = {"24h": 24, "7d": 168}
@@ -61,6 +62,7 @@ def context(request: HttpRequest, _rights: Rights, now: datetime) -> dict[str, A
         "queue": queue,
         "troubles": found,
         "ahead": coming_hours(now=now),
+        "demand": next_day_text(now=now),
         "is_set_up": steps.is_ready,
     }
 
