@@ -11,7 +11,8 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.billing.electricity import charges_electricity, complete_at, is_posted
+from portal.billing.electricity import charges_electricity, complete_at, is_posted, unpriced_hours
+from portal.billing.energy import KWH_MJ
 from portal.billing.metering import active_intervals, events_by_lease, pieces, rates_by_model
 from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, PeriodState, UsageTotal
 from portal.billing.settled import settled_until
@@ -91,6 +92,7 @@ def close_items(period: BillingPeriod, *, now: datetime, is_closing: bool = Fals
         _priced(period, now),
         _metered(period, now, is_closing=is_closing),
         _electricity(period, now, is_closing=is_closing),
+        _unpriced_electricity(period),
         _sound() if is_closing else _sound_as_checked(),
         _usage(period),
         _crossing(period),
@@ -198,6 +200,32 @@ def _electricity(period: BillingPeriod, now: datetime, *, is_closing: bool) -> C
         return CloseItem("electricity", True, True, 0, _("Electricity is on the books as it was measured."))
     text = _("Electricity is not on the books as it was measured: closing puts it there.")
     return CloseItem("electricity", False, True, 0, text, is_met_by_closing=True)
+
+
+def _unpriced_electricity(period: BillingPeriod) -> CloseItem:
+    found = unpriced_hours(period)
+    count = sum(hours for hours, _mj in found.values())
+    if not count:
+        return CloseItem(
+            "unpriced_electricity",
+            True,
+            False,
+            0,
+            _("No hour is free of electricity by a gap in its prices."),
+        )
+    sites = ", ".join(sorted(site or _("without a site") for site in found)[:MOST_NAMED])
+    text = ngettext(
+        "%(n)s hour of a lease has energy and no price of electricity: %(kwh)s kWh are charged to nobody (%(sites)s).",
+        "%(n)s hours of leases have energy and no price of electricity: %(kwh)s kWh are charged to nobody (%(sites)s).",
+        count,
+    ) % {
+        "n": number_format(count, use_l10n=True, force_grouping=True),
+        "kwh": number_format(
+            round(sum(mj for _hours, mj in found.values()) / KWH_MJ, 3), 3, use_l10n=True, force_grouping=True
+        ),
+        "sites": sites,
+    }
+    return CloseItem("unpriced_electricity", False, False, count, text)
 
 
 def _sound() -> CloseItem:

@@ -80,6 +80,14 @@ SELECT team_id, user_id, label_id, basis, sum(mj::numeric * pue), sum(mj::numeri
 _MONTH = "begins >= %(since)s::timestamptz AND begins < %(until)s::timestamptz"
 _OF_MONTH = _CHARGED.format(hours=_MONTH, usage="u.period_id = %(period)s AND u.late_for_id IS NULL")
 _OF_LEASE = _CHARGED.format(hours="lease_id = %(lease)s", usage="u.late_for_id IS NULL")
+_UNPRICED = f"""
+WITH bare AS MATERIALIZED (
+  SELECT h.site, h.begins FROM (SELECT DISTINCT site, begins FROM billing_leaseenergy WHERE {_MONTH}) AS h
+   WHERE {_PRICE} IS NULL)
+SELECT e.site, count(*), sum(e.measured_mj + e.estimated_mj)
+  FROM billing_leaseenergy e JOIN bare USING (site, begins)
+ WHERE {_MONTH} AND e.measured_mj + e.estimated_mj > 0 GROUP BY 1
+"""  # noqa: S608 (our own words)
 _DRAWN = """
 SELECT sum(e.measured_mj + e.estimated_mj), sum(e.measured_s + e.estimated_s)
   FROM billing_leaseenergy e JOIN leases_lease l ON l.id = e.lease_id
@@ -251,6 +259,24 @@ def _source(period: BillingPeriod) -> str:
     return hashlib.sha256(f"{fetch(_SOURCE, given)} {sorted(_limits().items())}".encode()).hexdigest()
 
 
+def _unpriced(period: BillingPeriod) -> dict[str, tuple[int, int]]:
+    if not charges_electricity(period.starts_at, period.ends_at):
+        return {}
+    rows = fetch(_UNPRICED, {"since": period.starts_at, "until": period.ends_at})
+    return {site: (hours, int(mj)) for site, hours, mj in rows}
+
+
+def unpriced_hours(period: BillingPeriod) -> dict[str, tuple[int, int]]:
+    """Return by site how many hours of leases have energy and no price, and their thousandths of a joule.
+
+    As they were last counted; {} also where electricity has no price at any time of the month.
+    """
+    counted = ElectricityCount.objects.filter(period=period).first()
+    if counted is None:
+        return _unpriced(period)
+    return {site: (hours, mj) for site, (hours, mj) in counted.unpriced.items()}
+
+
 def count_electricity(period: BillingPeriod, *, now: datetime) -> list[ElectricityRow]:
     """Work out a month's electricity, keep what it comes to for pages, and return its lines. Safe to repeat."""
     source = _source(period)  # before the hours: what is written meanwhile is counted next time
@@ -259,7 +285,7 @@ def count_electricity(period: BillingPeriod, *, now: datetime) -> list[Electrici
         period=period,
         defaults={
             "counted_at": now, "digest": _digest(period, rows), "source": source,
-            "by_team": _by_team(map(_charge_of, rows)),
+            "by_team": _by_team(map(_charge_of, rows)), "unpriced": _unpriced(period),
         },
     )  # fmt: skip
     return rows

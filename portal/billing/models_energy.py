@@ -106,7 +106,8 @@ class ElectricityCount(models.Model):
     """What a month's electricity came to when a step of the worker last counted it; pages read it.
 
     ``by_team`` holds by id of the team thousandths of a joule and micro-units, ``digest`` is that of the lines, "" for
-    none, and ``source`` that of what they were counted from. It is no part of the books.
+    none, and ``source`` that of what they were counted from. ``unpriced`` holds by site the hours of leases that have
+    energy and no price, and their thousandths of a joule. It is no part of the books.
     """
 
     period = models.OneToOneField(
@@ -116,6 +117,7 @@ class ElectricityCount(models.Model):
     digest = models.CharField(max_length=64, blank=True)
     source = models.CharField(max_length=64)
     by_team = models.JSONField()
+    unpriced = models.JSONField(default=dict, db_default={})
 
     class Meta:
         constraints = [models.CheckConstraint(condition=~Q(source=""), name="electricity_count_says_of_what")]

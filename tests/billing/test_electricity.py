@@ -20,7 +20,7 @@ from django.utils.html import strip_tags
 from portal.billing import electricity
 from portal.billing.books import verify_books
 from portal.billing.charges import charges_of
-from portal.billing.checklist import close_items
+from portal.billing.checklist import CloseItem, close_items
 from portal.billing.closing import close_period
 from portal.billing.electricity import (
     ElectricityRow,
@@ -314,6 +314,29 @@ def test_a_note_corrects_a_line_of_electricity_and_moves_no_wallet(world: World,
     assert (row["BilledCost"], row["ChargeClass"]) == ("-0.200000", "Correction")
     assert json.loads(row["Tags"])["person"] == "bob"
     assert client.get(reverse("web:invoice_pdf", args=[team.slug, "2026-03"])).status_code == 200
+
+
+def test_the_checklist_names_hours_that_have_energy_and_no_price(world: World) -> None:
+    period = period_of(AT)
+    for n, site in enumerate(("", "Hall A", "Hall B")):
+        hour(used(world, at=AT + 2 * n * HOUR), measured=600, at=AT + 2 * n * HOUR)
+        LeaseEnergy.objects.filter(begins=AT + 2 * n * HOUR).update(site=site)
+    meter_all(now=LATER)
+
+    def item() -> CloseItem:
+        return next(i for i in close_items(period, now=LATER) if i.code == "unpriced_electricity")
+
+    assert item().is_met, "nothing is charged at all"
+    priced(("price", "Hall A", KWH_PRICE, AT, None))
+    live = item()
+    post_electricity(period, now=LATER)
+
+    assert item() == live
+    assert (live.is_met, live.must, live.figure) == (False, False, 2)
+    assert "1.200 kWh are charged to nobody (Hall B, without a site)" in live.sentence
+    priced(("price", "", KWH_PRICE, period.starts_at, None))
+    post_electricity(period, now=LATER)
+    assert item().is_met
 
 
 def test_a_month_that_runs_is_counted_every_ten_minutes_and_pages_read_the_count(
