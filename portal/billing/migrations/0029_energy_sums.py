@@ -29,23 +29,24 @@ def factor_at(kind: str, site: str) -> str:
         AND lower(valid) <= h.begins ORDER BY lower(valid) DESC LIMIT 1) AS last WHERE valid @> h.begins)"""  # noqa: S608 (our own words)
 
 
-# Hours with what makes their sums. Month, day and factors are looked up once for each site and instant; OFFSET keeps the
-# planner from doing so for each lease. A day begins at midnight in the zone of its month, the first of two; a first
-# month's days end with the month, where zones change.
-HOURS = f"""SELECT m.period_id, l.team_id, l.user_id, l.flavor_id, m.day, 1 AS hours, e.measured_s, e.measured_mj,
+# Hours with what makes their sums. Month, day and factors are looked up once for each site and instant and kept, or the
+# planner, which knows little of the rows of a statement, would do so for each of them. A day begins at midnight in the
+# zone of its month, the first of two; a first month's days end with the month, where zones change.
+KEYED = f"""WITH m AS MATERIALIZED (
+    SELECT h.site, h.begins, w.id AS period_id,
+      least(greatest(d.day + (billing_midnight(d.day + 1, w.zone) <= h.begins)::int, w.month),
+        (w.month + interval '1 month' - interval '1 day')::date) AS day,
+      coalesce({factor_at("carbon", "h.site")}, {factor_at("carbon", "''")})::numeric
+      * coalesce({factor_at("pue", "h.site")}, {factor_at("pue", "''")}) AS weight
+    FROM (SELECT DISTINCT site, begins FROM {{hours}} x) h
+    JOIN billing_billingperiod w ON w.starts_at <= h.begins AND w.ends_at > h.begins
+    CROSS JOIN LATERAL (SELECT (h.begins AT TIME ZONE w.zone)::date AS day) d),
+  keyed AS (
+    SELECT m.period_id, l.team_id, l.user_id, l.flavor_id, m.day, 1 AS hours, e.measured_s, e.measured_mj,
       e.estimated_s, e.estimated_mj, (m.weight IS NOT NULL)::int AS factored,
       coalesce((e.measured_mj + e.estimated_mj) * m.weight, 0) AS carbon,
       CASE WHEN m.weight IS NULL THEN e.measured_mj + e.estimated_mj ELSE 0 END AS no_factor_mj
-    FROM {{hours}} e JOIN leases_lease l ON l.id = e.lease_id JOIN (
-      SELECT h.site, h.begins, w.id AS period_id,
-        least(greatest(d.day + (billing_midnight(d.day + 1, w.zone) <= h.begins)::int, w.month),
-          (w.month + interval '1 month' - interval '1 day')::date) AS day,
-        coalesce({factor_at("carbon", "h.site")}, {factor_at("carbon", "''")})::numeric
-        * coalesce({factor_at("pue", "h.site")}, {factor_at("pue", "''")}) AS weight
-      FROM (SELECT DISTINCT site, begins FROM {{hours}} x) h
-      JOIN billing_billingperiod w ON w.starts_at <= h.begins AND w.ends_at > h.begins
-      CROSS JOIN LATERAL (SELECT (h.begins AT TIME ZONE w.zone)::date AS day) d OFFSET 0
-    ) m ON (m.site, m.begins) = (e.site, e.begins)"""  # noqa: S608 (our own words)
+    FROM {{hours}} e JOIN leases_lease l ON l.id = e.lease_id JOIN m ON (m.site, m.begins) = (e.site, e.begins))"""  # noqa: S608 (our own words)
 SUMMED = ", ".join(f"sum({column})" for column in COLUMNS)
 ADDED = ", ".join(f"{column} = o.{column} + EXCLUDED.{column}" for column in COLUMNS)
 TAKEN = ", ".join(f"{column} = o.{column} - k.{column}" for column in COLUMNS)
@@ -55,7 +56,7 @@ WEIGHED = ", ".join(f"{column} = k.{column}" for column in WEIGHTS)
 
 def add(hours: str) -> str:
     """Return the statements that put hours into the sums, in the order of the key: writers never wait in a circle."""
-    keyed = f"WITH keyed AS ({HOURS.format(hours=hours)})"
+    keyed = KEYED.format(hours=hours)
     return f"""
   {keyed}
   INSERT INTO billing_energytotal AS o ({KEY}, {SUMS}) SELECT {KEY}, {SUMMED} FROM keyed GROUP BY {KEY} ORDER BY {KEY}
@@ -82,13 +83,13 @@ CREATE FUNCTION billing_energy_is_taken_back() RETURNS trigger LANGUAGE plpgsql 
 DECLARE
   touched bigint[];
 BEGIN
-  WITH keyed AS ({HOURS.format(hours="removed")})
+  {KEYED.format(hours="removed")}
   SELECT array_agg(held.id) INTO touched FROM (
     SELECT o.id FROM billing_energytotal o WHERE ({KEY}) IN (SELECT {KEY} FROM keyed) ORDER BY {KEY} FOR UPDATE) held;
-  WITH keyed AS ({HOURS.format(hours="removed")}), k AS (SELECT {KEY}, day, {NAMED} FROM keyed GROUP BY {KEY}, day)
+  {KEYED.format(hours="removed")}, k AS (SELECT {KEY}, day, {NAMED} FROM keyed GROUP BY {KEY}, day)
   UPDATE billing_energyday o SET {TAKEN} FROM k JOIN billing_energytotal t USING ({KEY})
    WHERE o.total_id = t.id AND o.day = k.day;
-  WITH keyed AS ({HOURS.format(hours="removed")}), k AS (SELECT {KEY}, {NAMED} FROM keyed GROUP BY {KEY})
+  {KEYED.format(hours="removed")}, k AS (SELECT {KEY}, {NAMED} FROM keyed GROUP BY {KEY})
   UPDATE billing_energytotal o SET {TAKEN} FROM k
    WHERE (o.period_id, o.team_id, o.user_id, o.flavor_id) = (k.period_id, k.team_id, k.user_id, k.flavor_id);
   DELETE FROM billing_energyday WHERE total_id = ANY(touched) AND hours = 0;
@@ -119,7 +120,7 @@ BEGIN
        WHERE a.kind <> 'price' AND a.valid && tstzrange(w.starts_at, w.ends_at))
      ORDER BY w.starts_at
   LOOP
-    WITH keyed AS ({HOURS.format(hours=OF_MONTH)}), k AS (SELECT {KEY}, day, {NAMED} FROM keyed GROUP BY {KEY}, day)
+    {KEYED.format(hours=OF_MONTH)}, k AS (SELECT {KEY}, day, {NAMED} FROM keyed GROUP BY {KEY}, day)
     UPDATE billing_energyday o SET {WEIGHED} FROM k JOIN billing_energytotal t USING ({KEY})
      WHERE o.total_id = t.id AND o.day = k.day;
     UPDATE billing_energytotal o SET {WEIGHED} FROM (
