@@ -9,6 +9,7 @@ from portal.accounts.models import ApiToken
 from portal.api.wire import amount, instant
 from portal.billing.metering import meter_all
 from portal.billing.selectors import period_of
+from portal.common.models import InvariantCheck
 from tests.portal.builders import World
 
 MARCH = datetime(2026, 3, 10, 12, tzinfo=UTC)
@@ -75,6 +76,7 @@ def test_finance_closes_a_month_once(world: World, calls: Any) -> None:
 def test_the_checks_of_a_month_are_those_its_close_keeps_to(world: World, calls: Any) -> None:
     lease = world.active("bob", at=MARCH)  # its end came in March and is not settled
     period_of(MARCH)
+    InvariantCheck.objects.create(checked_at=world.now)
     finance = calls("finance")
 
     checks = finance.get("periods/2026-03/").json()["checks"]
