@@ -99,6 +99,7 @@ INSTALLED_APPS = [
     "portal.gateway",
     "portal.idle",
     "portal.advice",
+    "portal.cluster_usage",
     "portal.alerts",
     "portal.lab",
     "portal.backup",

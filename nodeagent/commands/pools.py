@@ -20,6 +20,8 @@ from nodeagent.backends.leases import PoolLeases
 from nodeagent.backends.slurm.backend import SlurmBackend
 from nodeagent.backends.slurm.commands import SlurmCommands, quiet_environment
 from nodeagent.backends.slurm.settings import ACCOUNT, GRES, NAME, SlurmSettings
+from nodeagent.backends.slurm.usage import SlurmUsage
+from nodeagent.backends.usage import PoolUsage
 from nodeagent.backends.worker import PoolWorker
 from nodeagent.commands.kubernetes_pool import open_kubernetes
 from nodeagent.commands.opening import Dialling
@@ -82,8 +84,23 @@ def open_backend(options: argparse.Namespace, pool_id: str = "") -> SlurmBackend
 def open_slurm(options: argparse.Namespace, pool_id: str = "") -> SlurmBackend:
     """Return the back end; nothing is asked of the cluster yet. Raises UsageError."""
     settings = replace(settings_of(options), pool_id=pool_id)
-    commands = SlurmCommands(HostShell(quiet_environment()), options.slurm_bin)
-    return SlurmBackend(commands, settings, is_root=os.geteuid() == 0)
+    return SlurmBackend(_commands(options), settings, is_root=os.geteuid() == 0)
+
+
+def open_usage(options: argparse.Namespace, pool_id: str) -> PoolUsage | None:
+    """Return what reads the cluster's own accounting, None for a cluster that keeps none. Raises UsageError."""
+    if options.driver != "slurm":
+        return None
+    settings = replace(settings_of(options), pool_id=pool_id)
+    return PoolUsage(SlurmUsage(_commands(options), settings), _wall)
+
+
+def _wall() -> int:
+    return time.time_ns() // 1_000_000_000
+
+
+def _commands(options: argparse.Namespace) -> SlurmCommands:
+    return SlurmCommands(HostShell(quiet_environment()), options.slurm_bin)
 
 
 def look(options: argparse.Namespace) -> dict[str, Any]:
@@ -130,10 +147,11 @@ def live(options: argparse.Namespace, state: Path, dialling: Dialling, patience:
     journal = Journal(state / "journal.jsonl")
     leases = PoolLeases(options.node, backend, journal, units, patience_s=wait_s, pool_id=clock.pool_id)
     worker = PoolWorker(leases, backend, clock, clock.keep)
+    usage = open_usage(options, clock.pool_id)
     log.info("%s: a pool of %d unit(s), driver %s", options.node, len(leases.devices), backend.name)
     agent = Agent(
         dialling.address, dialling.enrolment, leases.driver, worker, clock=clock, host=dialling.facts,
-        features=(POOL,),
+        features=(POOL,), usage=usage,
     )  # fmt: skip
     try:
         return asyncio.run(_until_stopped(agent, worker, clock, options.metrics))

@@ -16,7 +16,8 @@ from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.node_work import DriverIdentity, NodeWork
-from nodeagent.link.session import ImageNews, PortalSession
+from nodeagent.link.session import ImageNews, PortalSession, UsageNews
+from nodeagent.protocol.cluster_usage import CLUSTER_USAGE
 from nodeagent.protocol.messages import (
     ARTIFACTS,
     CONTAINERS,
@@ -50,7 +51,7 @@ class StreamService(Protocol):
 
 
 class Agent:
-    """One node's agent, with ``images`` where it runs jobs in containers.
+    """One node's agent, with ``images`` where it runs jobs in containers and ``usage`` where a cluster counts.
 
     ``run`` ends only when cancelled or when enrolment is refused for good.
     """
@@ -70,6 +71,7 @@ class Agent:
         scratch: StreamService | None = None,
         images: ImageNews | None = None,
         features: tuple[str, ...] = (),
+        usage: UsageNews | None = None,
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -86,6 +88,8 @@ class Agent:
         )
         self._images = images
         self._features += (*((CONTAINERS, IMAGES) if images is not None else ()), *features)
+        self._usage = usage
+        self._features += (CLUSTER_USAGE,) if usage is not None else ()
         self._failures = 0
         self.is_connected = False
 
@@ -130,6 +134,7 @@ class Agent:
                     self._host,
                     self._features,
                     self._images,
+                    self._usage,
                 )
                 welcome = await session.greet()
                 for service in self._services:

@@ -16,6 +16,7 @@ from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.handshake import Socket, expect, fresh_nonce, require_epoch, require_portal
 from nodeagent.link.key_change import KeyChange
 from nodeagent.link.node_work import DriverIdentity, NodeWork
+from nodeagent.protocol.cluster_usage import CLUSTER_USAGE, ClusterUsage
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import (
@@ -43,6 +44,7 @@ from nodeagent.reconcile.lease_records import NS
 log = logging.getLogger(__name__)
 
 RESEND_AFTER_S = 5.0
+USAGE_EVERY_S = 60.0
 JOB_BEGINS_NS = NS // 10
 
 
@@ -53,6 +55,18 @@ class ImageNews(Protocol):
 
     def told(self, epoch: int) -> NodeImages:
         """Return what the portal is told."""
+        ...
+
+
+class UsageNews(Protocol):
+    """What a cluster counted; ``begin`` is called once for each connection."""
+
+    def begin(self) -> None:
+        """Forget what the connection before was told."""
+        ...
+
+    async def news(self, epoch: int) -> list[ClusterUsage]:
+        """Return the frames that the portal has not heard on this connection."""
         ...
 
 
@@ -69,8 +83,10 @@ class PortalSession:
         host: HostFacts,
         features: tuple[str, ...] = FEATURES,
         images: ImageNews | None = None,
+        usage: UsageNews | None = None,
     ) -> None:
         self._images = images
+        self._usage = usage
         self._features = features
         self._socket = socket
         self._enrolment = enrolment
@@ -118,6 +134,8 @@ class PortalSession:
         ]
         if self._images is not None and IMAGES in self.welcome.features:
             jobs.append(self._tell_images(self._images))
+        if self._usage is not None and CLUSTER_USAGE in self.welcome.features:
+            jobs.append(self._tell_usage(self._usage))
         tasks = [loop.create_task(job) for job in jobs]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -245,6 +263,13 @@ class PortalSession:
         while await images.changed.wait():
             images.changed.clear()
             await self._send(images.told(self.welcome.epoch))
+
+    async def _tell_usage(self, usage: UsageNews) -> None:
+        usage.begin()
+        while True:
+            for frame in await usage.news(self.welcome.epoch):
+                await self._send(frame)
+            await asyncio.sleep(USAGE_EVERY_S)
 
     async def _beat(self) -> None:
         while True:

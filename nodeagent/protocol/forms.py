@@ -85,6 +85,8 @@ FORMS: Final[Mapping[str, Form]] = MappingProxyType(
         "DesiredLease.job": is_any,
         "JobReport.why": is_name,
         "JobReport.digest": is_name,
+        "ClusterUsageRow.job": is_name,
+        "ClusterUsageRow.state": is_name,
         "ImageFact.name": is_name,
         "ImageFact.digest": is_name,
         "holder": is_line,

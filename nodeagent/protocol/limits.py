@@ -15,6 +15,7 @@ WHYS: Final = ("reclaim", "priority", "elastic", "maintenance")
 PROCESS_STATES: Final = ("held", "open", "orphan", "system")
 # What somebody has to do about a fault, mildest first (docs/health.md).
 ACTIONS: Final = ("", "watch", "restart_workload", "drain", "reset_gpu", "reboot_node", "replace")
+BOOKS: Final = ("on", "off", "away")
 POWERS: Final = ("awake", "asleep")
 POWER_STATES: Final = ("", *POWERS, "unsupported")
 
@@ -54,6 +55,9 @@ TEXT: Final[dict[str, int]] = {
     "OpenApp.command": 1000,
     "ImageFact.name": 300,
     "holder": 150,
+    "ClusterUsageRow.job": 40,
+    "ClusterUsageRow.state": 20,
+    "ClusterUsage.why": 500,
     "ArtifactPiece.path": 300,
     "ArtifactPiece.sha256": 64,
 }
@@ -67,6 +71,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "Notice.why": WHYS,
     "ProcessSample.state": PROCESS_STATES,
     "Report.power": POWER_STATES,
+    "ClusterUsage.books": BOOKS,
 }
 
 # By how much an epoch or a revision may rise at once. A node sees thousands of revisions a day and an epoch per
@@ -113,6 +118,12 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "port": (0, 65_535),
     "JobReport.ordinal": (0, 2**31 - 1),
     "ArtifactPiece.size": (0, 2**50),
+    "told_at": (0, 2**34),
+    "started_at": (0, 2**34),
+    "ended_at": (0, 2**34),
+    "elapsed_s": (0, _YEARS_10),
+    "ClusterUsageRow.units": (0, 2**20),
+    "ended_by": (0, 2**32 - 1),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {
@@ -129,6 +140,9 @@ LONGEST_IN_MAP: Final = 1000
 MOST_GATEWAYS: Final = 4
 VARIABLES: Final = "SlotAccess.env"
 
+# A reading of a cluster's accounting goes in frames of so many rows.
+MOST_USAGE_ROWS: Final = 500
+
 MANY_DEFAULT: Final = 256
 MANY: Final[dict[str, int]] = {
     "leases": 4096,
@@ -143,6 +157,7 @@ MANY: Final[dict[str, int]] = {
     "proofs": 4,
     "gateways": MOST_GATEWAYS,
     "modes": 16,
+    "ClusterUsage.rows": MOST_USAGE_ROWS,
     "OpenApp.command": 64,
     "OpenApp.needs": 8,
     "OpenApp.env": 16,

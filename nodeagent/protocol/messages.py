@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nodeagent.protocol.cluster_usage import ClusterUsage
+
 VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 HEALTH_SLICES = "health_slices"
@@ -482,6 +484,7 @@ Message = (
     | Samples
     | Heartbeat
     | NodeImages
+    | ClusterUsage
     | Ack
     | Rotate
     | NewKey

@@ -15,6 +15,7 @@ from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
+from nodeagent.protocol.cluster_usage import CLUSTER_USAGE, ClusterUsage
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
     HEALTH_SLICES,
@@ -43,6 +44,7 @@ from portal.agents.keys import FEATURE, KeyRequest, store_new_key
 from portal.agents.lost_nodes import heard
 from portal.agents.portal_key import proofs, public_key
 from portal.agents.restored_database import see_unknown
+from portal.cluster_usage.services import store_cluster_usage
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.common.failpoints import failpoint
@@ -53,7 +55,7 @@ from portal.telemetry.ingest import accept_samples
 
 log = logging.getLogger(__name__)
 # Of what agents may leave out for older portals, what this one takes.
-TAKEN = (HEALTH_SLICES, IMAGES)
+TAKEN = (HEALTH_SLICES, IMAGES, CLUSTER_USAGE)
 HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
@@ -167,6 +169,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         elif isinstance(message, NodeImages):
             self._check_epoch(self.who, message.epoch)
             await self._store_images(self.who, message)
+        elif isinstance(message, ClusterUsage):
+            self._check_epoch(self.who, message.epoch)
+            await self._store_usage(self.who, message)
         elif isinstance(message, NewKey):
             await self._store_key(self.who, message)
         else:
@@ -277,6 +282,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _store_images(self, who: Admitted, told: NodeImages) -> None:
         await in_database(lambda: store_images(who.node_id, told))
+
+    async def _store_usage(self, who: Admitted, told: ClusterUsage) -> None:
+        await in_database(lambda: store_cluster_usage(who.node_id, told, now=db_now()))
 
     async def _store_key(self, who: Admitted, offer: NewKey) -> None:
         nonce = self.wish.answered()

@@ -18,6 +18,7 @@ from portal.api import (
     calendar,
     capacity,
     catalog,
+    cluster_usage,
     contact_points,
     cycles,
     delegations,
@@ -314,6 +315,9 @@ v1: list[URLPattern | URLResolver] = [
     path("periods/", invoices.Periods.as_view(), name="periods"),
     path("periods/<str:month>/", invoices.OnePeriod.as_view(), name="period"),
     path("periods/<str:month>/rehearsal/", invoices.RehearsePeriod.as_view(), name="rehearsal"),
+    path(
+        "periods/<str:month>/cluster-usage/", cluster_usage.MonthClusterUsage.as_view(), name="cluster-usage"
+    ),
     path("periods/<str:month>/capacity/", capacity.MonthCapacity.as_view(), name="capacity"),
     path("periods/<str:month>/capacity/<str:uuid>/", capacity.DeviceLeases.as_view(), name="capacity-device"),
     path("periods/<str:month>/close/", invoices.ClosePeriod.as_view(), name="close-period"),

@@ -21,6 +21,7 @@ from portal.cli import (
     budgets,
     calendar,
     capacity,
+    cluster_usage,
     config,
     contacts,
     deputies,
@@ -222,6 +223,7 @@ app.command("invoice")(show.invoice)
 app.command("teams")(show.teams)
 app.command("nodes")(show.nodes)
 app.command("capacity")(capacity.capacity)
+app.command("cluster-usage")(cluster_usage.cluster_usage)
 app.command("utilisation")(utilisation.utilisation)
 app.command("calendar")(calendar.calendar)
 app.command("reserve")(calendar.reserve)

@@ -7,6 +7,7 @@ from django.urls import path
 from portal.web import (
     announcements,
     capacity,
+    cluster_usage,
     cohorts,
     cycles,
     discounts,
@@ -142,6 +143,7 @@ urlpatterns = [
     path("finance/imports/<str:uid>/", imports.one, name="import"),
     path("finance/imports/<str:uid>/undo/", imports.undo, name="import_undo"),
     path("finance/capacity/", capacity.page, name="capacity_now"),
+    path("finance/months/<str:month>/cluster-usage/", cluster_usage.page, name="cluster_usage"),
     path("finance/months/<str:month>/capacity/", capacity.page, name="capacity"),
     path("finance/months/<str:month>/capacity/<str:uuid>/", capacity.device, name="capacity_device"),
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),

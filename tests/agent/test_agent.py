@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.backends.usage import PoolUsage, UsageReading
 from nodeagent.containers.cache import ImageCache
 from nodeagent.host.clock import boot_clock
 from nodeagent.link.address import address_of
@@ -19,6 +20,7 @@ from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
 from nodeagent.link.identity import Identity, StateError, lock_state
 from nodeagent.protocol.boards import device_facts
+from nodeagent.protocol.cluster_usage import ClusterUsage, ClusterUsageRow
 from nodeagent.protocol.messages import (
     Desired,
     DesiredSlot,
@@ -154,6 +156,28 @@ async def test_images_are_told_only_to_a_portal_that_takes_them_and_again_when_t
 
     assert "images" in portal.hellos[0].features
     assert any(isinstance(m, NodeImages) for m in portal.heard) == bool(features)
+
+
+@pytest.mark.parametrize("features", [(), ("cluster_usage",)])
+async def test_what_a_cluster_counted_is_told_only_to_a_portal_that_takes_it(portal, tmp_path, features):
+    portal.features = features
+    agent = build(tmp_path, 0)
+    row = ClusterUsageRow("lse-1", 1, "7", 1, 100, 200, 100, "COMPLETED")
+
+    class Books:
+        def read(self, back_s):
+            return UsageReading("on", (row,))
+
+    agent._usage, agent._features = PoolUsage(Books(), lambda: 300), (*agent._features, "cluster_usage")
+    async with listening(portal) as port:
+        agent._address = address_of(f"ws://127.0.0.1:{port}")
+        async with running(agent):
+            if features:
+                told = await portal.kind(ClusterUsage)
+                assert (told.books, told.told_at, told.rows) == ("on", 300, (row,))
+            await portal.kind(Samples)
+
+    assert any(isinstance(m, ClusterUsage) for m in portal.heard) == bool(features)
 
 
 async def test_samples_and_heartbeats_flow(portal, tmp_path):

@@ -254,7 +254,8 @@ def test_what_is_only_shown_is_blanked_and_costs_no_connection():
 def test_every_text_that_names_something_has_a_form():
     """Names of people, of things for people and of programs are shown only."""
     shown = {
-        "DeviceFact.link_domain", "DeviceFact.model", "DeviceFact.pcie_switch", "DeviceFact.serial",
+        "ClusterUsage.why", "DeviceFact.link_domain", "DeviceFact.model", "DeviceFact.pcie_switch",
+        "DeviceFact.serial",
         "DeviceSample.source", "HealthFact.detail", "Hello.agent_version", "Hello.driver", "Hello.driver_version",
         "Hello.rack", "Hello.site", "JobReport.word", "LeaseReport.detail", "ProcessSample.name", "Refused.detail",
         "Report.power_note", "SlotSample.source",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 from nodeagent.protocol import failpoints
+from nodeagent.protocol.cluster_usage import ClusterUsage
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Heartbeat, ImageFact, LeaseReport, NodeImages, Report, Samples
 from portal.agents import admission, consumers
 from portal.agents.handshake import Handshake, UnprovenSockets
 from portal.agents.services import create_enrol_token
+from portal.cluster_usage.models import ClusterBooks
 from portal.fleet.models import Device, Node, NodeImage
 from portal.leases.models import Lease
 from tests.agents.test_enrolment import Key
@@ -224,12 +227,16 @@ async def test_a_node_is_online_once_its_agent_speaks_after_the_welcome(world: W
         welcomed = await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at)
         await talk.say(encode(Heartbeat(epoch=1, boot_id="boot-1", revision=0)))
         await talk.say(encode(NodeImages(1, (ImageFact("oci:a:1", "", 7, ""),), 7, 9)))
+        await talk.say(encode(ClusterUsage(1, int(time.time()), "off", "no accounting", ())))
         await talk.say(encode(Report(1, "boot-1", 1, 0, (), ())))
         await talk.hear()
 
     assert welcomed is None
     assert await rows(lambda: list(NodeImage.objects.values_list("node__name", "name"))) == [
         ("gpu-09", "oci:a:1")
+    ]
+    assert await rows(lambda: list(ClusterBooks.objects.values_list("node__name", "state", "why"))) == [
+        ("gpu-09", "off", "no accounting")
     ]
     assert await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at) is not None
 
@@ -240,6 +247,7 @@ async def test_frames_of_another_epoch_are_refused_at_the_door(world: World) -> 
         Samples(9, "boot-1", 1, (), ()),
         Report(9, "boot-1", 1, 0, (), ()),
         NodeImages(9, (), 0, None),
+        ClusterUsage(9, 7, "on", "", ()),
     ):
         async with Talk("/agent/v1") as talk:
             await Agent(talk, Key()).enrol(world, "gpu-01")

@@ -368,6 +368,7 @@ ROUTES = (
     Route("GET", "periods/"),
     Route("GET", "periods/{last_month}/", "finance", None, 200, True),
     Route("GET", "periods/{last_month}/rehearsal/", "finance", None, 200, True),
+    Route("GET", "periods/{last_month}/cluster-usage/", "finance", None, 200, True),
     Route("GET", "periods/{last_month}/capacity/", "finance", None, 200, True),
     Route("GET", "periods/{last_month}/capacity/{device}/", "operator", None, 200, True),
     Route("POST", "periods/{last_month}/close/", "finance", None, 200, True),

@@ -339,6 +339,12 @@ PAGES = (
     Page("flavor", "operator", "/operations/flavors/h100-1g/", "flavor"),
     Page("capacity-now", "operator", "/finance/capacity/", "capacity_now"),
     Page(
+        "cluster-usage",
+        "finance",
+        first("/finance/months/", r"/finance/months/[\d-]+/", "cluster-usage/"),
+        "cluster_usage",
+    ),
+    Page(
         "capacity", "finance", first("/finance/months/", r"/finance/months/[\d-]+/", "capacity/"), "capacity"
     ),
     Page(

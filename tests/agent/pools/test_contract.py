@@ -3,7 +3,6 @@ where there is one (make deep)."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,25 +16,10 @@ from nodeagent.reconcile.lease_records import NS
 from tests.agent.pools.bench import PoolBench
 from tests.agent.pools.fake_cluster import FakeCluster
 from tests.agent.pools.kubernetes_double import KubernetesDouble
-from tests.agent.pools.slurm_cluster import SlurmCluster, why_no_slurm
+from tests.agent.pools.slurm_cluster import SlurmCluster
 from tests.deep import deep_after
 
 REAL = [pytest.mark.slurm, pytest.mark.deep]
-
-
-@pytest.fixture(scope="session")
-def slurm() -> Iterator[SlurmCluster]:
-    """A real cluster of two hosts with eight units each, for all tests of this process.
-
-    Not in a folder of pytest: those are closed to the holders whose jobs run there.
-    """
-    if why := why_no_slurm():
-        pytest.skip(why)
-    with (
-        tempfile.TemporaryDirectory(prefix="berth-slurm-", ignore_cleanup_errors=True) as folder,
-        SlurmCluster(Path(folder)).running() as cluster,
-    ):
-        yield cluster
 
 
 @pytest.fixture(
