@@ -28,6 +28,7 @@ from tools.bench import (
     placement,
     rows,
     slurm,
+    slurm_bill,
     soak,
     stages,
     startup,
@@ -66,6 +67,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "slurm": (
         "a lease as a job of a real Slurm beside sbatch alone: submit, flood, idle agent",
         slurm.measure,
+    ),
+    "slurm-bill": (
+        "300 leases on a real Slurm with faults: the bill beside sacct, each difference with its cause",
+        slurm_bill.measure,
     ),
     "agent": (
         "one node's agent on 8 × 7 slices: a round, slow cards, ends, a second of each second",

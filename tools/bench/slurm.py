@@ -39,7 +39,7 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="berth-slurm-") as folder, stack.running(is_demo=False) as here:
         cluster = SlurmCluster(Path(folder))
         with cluster.running():
-            world = _pool(here, cluster)
+            world = pool(here, cluster)
             found = asyncio.run(_turns(here.url, world, cluster))
             alone = _flood_alone(cluster, FLOOD)
             leases = asyncio.run(Flood(here.url, world, FLOOD).run())
@@ -56,7 +56,7 @@ def measure() -> dict[str, Any]:
             }  # fmt: skip
 
 
-def _pool(here: stack.BenchStack, cluster: SlurmCluster) -> dict[str, Any]:
+def pool(here: stack.BenchStack, cluster: SlurmCluster) -> dict[str, Any]:
     """Make the rows of the benchmark fleet, and instead of its nodes start the agent of the pool."""
     world: dict[str, Any] = {}
     for module in ("tools.bench.fleet", "tools.bench.slurm"):

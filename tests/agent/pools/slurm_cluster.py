@@ -267,6 +267,21 @@ class SlurmCluster:
         yield
         self.do("scontrol", "update", f"NodeName={host}", "State=RESUME")
 
+    def programs_of(self, job: str) -> list[int]:
+        """Return the processes of a job on its hosts, which are this machine."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if (
+                f"SLURM_JOB_ID={job}".encode() in words
+                and f"SLURM_CONF={self.at}/slurm.conf".encode() in words
+            ):
+                found.append(int(folder.name))
+        return found
+
     def limit_of(self, job: str) -> int:
         return seconds_of(fields_of(self.do("scontrol", "-o", "show", "job", job))["TimeLimit"]) or 0
 

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -131,19 +130,6 @@ def until(ready: Callable[[], bool], within_s: float = 60.0) -> None:
         time.sleep(0.2)
 
 
-def programs_of(job: str) -> list[int]:
-    """Return the processes of a job's script on this host."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if f"SLURM_JOB_ID={job}".encode() in words:
-            found.append(int(folder.name))
-    return found
-
-
 @pytest.mark.slurm
 @pytest.mark.deep
 def test_real_accounting_counts_faults_as_the_page_explains_them(slurm: SlurmCluster) -> None:
@@ -157,14 +143,18 @@ def test_real_accounting_counts_faults_as_the_page_explains_them(slurm: SlurmClu
         name: slurm._submit(f"berth-{tag}{name}-g1", 1, slurm.pool_id)
         for name in ("ended", "requeued", "alone")
     }
-    until(lambda: {one.phase for one in slurm.live()} == {"RUNNING"} and all(map(programs_of, jobs.values())))
+    until(
+        lambda: (
+            {one.phase for one in slurm.live()} == {"RUNNING"} and all(map(slurm.programs_of, jobs.values()))
+        )
+    )
 
     slurm.do("scancel", jobs["ended"])
     slurm.do("scontrol", "requeue", jobs["requeued"])
     with slurm.silent():
-        for process in programs_of(jobs["alone"]):
+        for process in slurm.programs_of(jobs["alone"]):
             os.kill(process, signal.SIGKILL)
-        until(lambda: not programs_of(jobs["alone"]))
+        until(lambda: not slurm.programs_of(jobs["alone"]))
         died = time.time()
         time.sleep(12)
     slurm.do("scancel", jobs["requeued"])
