@@ -175,7 +175,7 @@ def floats() -> list[tuple[str, str]]:
     """Return the columns in tables of money that do not count exactly."""
     rows = fetch(
         "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
-        " AND data_type IN ('real', 'double precision', 'numeric', 'money')"
+        " AND (data_type IN ('real', 'double precision', 'money') OR (data_type = 'numeric' AND numeric_scale <> 0))"
     )
     return [(table, column) for table, column in rows if table.startswith(MONEY)]
 
@@ -191,7 +191,8 @@ def without_zone() -> list[tuple[str, str]]:
 def test_money_is_counted_in_whole_micro_units(db: None) -> None:
     assert floats() == []
     execute("ALTER TABLE catalog_rate ADD COLUMN exact double precision")
-    assert floats() == [("catalog_rate", "exact")]
+    execute("ALTER TABLE catalog_rate ADD COLUMN cents numeric(10, 2), ADD COLUMN whole numeric(40, 0)")
+    assert sorted(floats()) == [("catalog_rate", "cents"), ("catalog_rate", "exact")]
 
 
 def test_every_instant_knows_its_zone(db: None) -> None:
