@@ -14,6 +14,7 @@ from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Instant, Text, Whole
 from portal.api.idempotency import once
+from portal.api.parsers import FileParser
 from portal.api.representations import Row
 from portal.api.responses import ResponseShape
 from portal.api.wire import instant
@@ -173,6 +174,8 @@ class LabTraced(ResponseShape):
 
 class LabRuns(Endpoint):
     """Runs of the lab."""
+
+    parser_classes = (FileParser,)  # a trace comes along
 
     @call("List runs of the lab", answer=LabRunAnswer, is_list=True, tag=TAG)
     def get(self, request: Request) -> Response:

@@ -24,8 +24,7 @@ from scheduler.engine.outcome import outcome
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.policy import Backfill
 from scheduler.replay import queue
-from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, estimates_from, read
-from scheduler.replay.predict import LEARNED, LengthLearner
+from scheduler.replay.jobs import COLUMN, LEARNED, MOST, NONE, PERFECT, Jobs, estimates_from, read
 from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import TICK_S, Cluster, Turns
 
@@ -84,6 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Replay, forecast and compare. Raises BadTrace and UnknownPolicy."""
+    # It brings the training library, which no web process loads; the recorder above is the lab's too.
+    from scheduler.replay.predict import LengthLearner
+
     started, cpu = time.perf_counter(), time.process_time()
     queue.check(options)
     if not 1 <= options.every <= MOST:

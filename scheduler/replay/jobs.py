@@ -10,7 +10,7 @@ from pathlib import Path
 from scheduler.replay.trace_files import BadTrace, Row, TraceFault, rows, rows_of
 
 NEEDED = ("seq", "submit_s", "duration_s", "gpus")
-COLUMN, PERFECT, NONE = "column", "perfect", "none"
+COLUMN, PERFECT, NONE, LEARNED = "column", "perfect", "none", "learned"
 MOST = 1_000_000
 MOST_SECONDS = 10**9  # thirty years: instants of what is played stay in the calendar
 

@@ -25,7 +25,6 @@ from scheduler.replay.jobs import Jobs, read
 from scheduler.replay.trace_files import BadTrace
 from scheduler.training import judged, learn
 
-LEARNED = "learned"
 NEWEST = 20_000  # the product learns from no more
 AT_ONCE = 512
 MOST_GPUS = 1_000_000
