@@ -88,10 +88,12 @@ SELECT e.site, count(*), sum(e.measured_mj + e.estimated_mj)
   FROM billing_leaseenergy e JOIN bare USING (site, begins)
  WHERE {_MONTH} AND e.measured_mj + e.estimated_mj > 0 GROUP BY 1
 """  # noqa: S608 (our own words)
+# By the sums of days that the months keep: each quote asks, and hours are some hundred thousand a week.
 _DRAWN = """
-SELECT sum(e.measured_mj + e.estimated_mj), sum(e.measured_s + e.estimated_s)
-  FROM billing_leaseenergy e JOIN leases_lease l ON l.id = e.lease_id
- WHERE e.begins >= %s AND e.begins < %s AND l.flavor_id = %s
+SELECT sum(d.measured_mj + d.estimated_mj), sum(d.measured_s + d.estimated_s)
+  FROM billing_billingperiod p JOIN billing_energytotal t ON t.period_id = p.id AND t.flavor_id = %(flavor)s
+  JOIN billing_energyday d ON d.total_id = t.id AND d.day >= %(since)s
+ WHERE p.ends_at > %(since)s
 """
 
 # What a month's electricity is made of, as far as its sums tell: one row of one text.
@@ -416,7 +418,7 @@ def expected_electricity(
         factors[row.kind][row.site].append(row)
     if not factors[EnergyFactorKind.PRICE]:
         return None
-    drawn_mj, seconds = fetch(_DRAWN, [now - LOOK_BACK, now, flavor.pk])[0]
+    drawn_mj, seconds = fetch(_DRAWN, {"since": (now - LOOK_BACK).date(), "flavor": flavor.pk})[0]
     watts = (
         Fraction(int(drawn_mj), int(seconds) * 1000)
         if seconds
