@@ -89,6 +89,7 @@ def _fill(start: datetime, now: datetime) -> None:
         cursor.execute(_EVENTS, steps)
         cursor.execute(_USAGE, steps)
         cursor.execute(_UNMETERED, steps)
+        cursor.execute("ANALYZE")  # or the next statement goes through the leases once for each record
         cursor.execute(kept.FILL.replace("max(c.line_id)", "NULL::bigint"))
         cursor.execute("SET session_replication_role = origin")
         cursor.execute("ANALYZE")
