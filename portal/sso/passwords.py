@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils.translation import gettext as _
 
 from portal.common.errors import Unavailable
-from portal.sso.models import IdentityProvider
 from portal.sso.openid import ProviderFault
 from portal.sso.providers import active_directories, found_in
 from portal.sso.signing_in import AdmittedPerson, admit
@@ -17,15 +15,7 @@ from portal.sso.signing_in import AdmittedPerson, admit
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class DirectorySignIn:
-    """Whom a directory let in, and which."""
-
-    provider: IdentityProvider
-    admitted: AdmittedPerson
-
-
-def by_directory(name: str, password: str, *, now: datetime) -> DirectorySignIn | None:
+def by_directory(name: str, password: str, *, now: datetime) -> AdmittedPerson | None:
     """Return the account of whoever has this name and password in a directory, None where none knows them.
 
     They are asked in turn, by name, outside a transaction. Raises Forbidden for a closed account and for somebody
@@ -40,7 +30,7 @@ def by_directory(name: str, password: str, *, now: datetime) -> DirectorySignIn 
             silent = provider.name
             continue
         if person is not None:
-            return DirectorySignIn(provider, admit(provider, person, now=now))
+            return admit(provider, person, now=now)
     if silent:
         raise Unavailable(
             _("%(name)s does not answer now. Try again later, or tell an operator.") % {"name": silent}

@@ -140,12 +140,12 @@ def _of_directory(form: SignInForm, address: str, now: datetime) -> User | None:
     name = form.cleaned_data["username"]
     try:
         found = by_directory(name, form.cleaned_data["password"], now=now)
-        if found is not None and found.admitted.refusal:
-            raise Forbidden(found.admitted.refusal)
+        if found is not None and found.refusal:
+            raise Forbidden(found.refusal)
     except BerthError as error:
         sign_ins.sign_in_failed(name, address, now=now, why=str(error.detail))
         raise
-    return None if found is None else found.admitted.user
+    return None if found is None else found.user
 
 
 def enter(request: HttpRequest, user: User, *, zone: str, goal: str) -> HttpResponse:
